@@ -1,0 +1,81 @@
+#include "orchestrator/agent/protocol.h"
+
+namespace dsi::protocol {
+
+using nlohmann::json;
+
+void to_json(json& j, const HostResult& r) {
+  j = {{"result", r.result}, {"from", r.from}, {"to", r.to}, {"ops", r.ops}};
+  if (!r.error.what.empty()) j["error"] = {{"what", r.error.what}, {"help", r.error.help}};
+}
+
+void from_json(const json& j, HostResult& r) {
+  j.at("result").get_to(r.result);
+  j.at("from").get_to(r.from);
+  j.at("to").get_to(r.to);
+  j.at("ops").get_to(r.ops);
+  if (j.contains("error")) {
+    j.at("error").at("what").get_to(r.error.what);
+    j.at("error").at("help").get_to(r.error.help);
+  }
+}
+
+namespace {
+
+std::string frame(char type, std::string_view payload) {
+  auto n = static_cast<std::uint32_t>(payload.size());
+  std::string bytes;
+  bytes.reserve(5 + payload.size());
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>((n >> shift) & 0xff);
+  bytes += type;
+  bytes += payload;
+  return bytes;
+}
+
+}  // namespace
+
+std::string json_frame(std::string_view type, json body) {
+  if (body.is_null()) body = json::object();
+  body["type"] = type;
+  // Host names, paths and error texts come from the node's system in any encoding.
+  return frame('J', body.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+std::string data_frame(std::string_view bytes) { return frame('D', bytes); }
+
+Result<bool> FrameReader::next(Frame& out) {
+  if (buffer_.size() - start_ < 5) return false;
+  std::uint32_t n = 0;
+  for (std::size_t i = 0; i < 4; ++i) n = n << 8 | static_cast<unsigned char>(buffer_[start_ + i]);
+  char type = buffer_[start_ + 4];
+  if ((type != 'J' && type != 'D') || n > (type == 'J' ? kMaxJsonFrame : kMaxDataFrame)) {
+    return fail("the stream is out of step: a frame of type {:#04x} with {} bytes",
+                static_cast<unsigned char>(type), n);
+  }
+  if (buffer_.size() - start_ - 5 < n) return false;
+  out.type = type;
+  out.payload.assign(buffer_, start_ + 5, n);
+  start_ += 5 + n;
+  // Give the memory of what was read back now and then, not at each frame.
+  if (start_ == buffer_.size()) {
+    buffer_.clear();
+    start_ = 0;
+  } else if (start_ > (1u << 20)) {
+    buffer_.erase(0, start_);
+    start_ = 0;
+  }
+  return true;
+}
+
+Result<Message> read_message(const Frame& frame) {
+  if (frame.type != 'J') return fail("a message was expected, data came");
+  try {
+    json body = json::parse(frame.payload);
+    std::string type = body.at("type").get<std::string>();
+    return Message{std::move(type), std::move(body)};
+  } catch (const json::exception& e) {
+    return fail("a message is malformed: {}", e.what());
+  }
+}
+
+}  // namespace dsi::protocol

@@ -1,0 +1,178 @@
+#pragma once
+
+// What the head and the agent on a node say to each other.
+//
+// The head runs a command on the node (deploy.cc, "bootstrap") that ends in `exec <agent> serve
+// <nonce> <prefix>`. A login shell may have printed anything before; the agent's first bytes are
+//
+//   DSI1 <nonce>\n
+//
+// and everything up to and including that line is noise to the head. From there on both sides send
+// frames: a 4-byte big-endian length n, a type byte, n bytes of payload.
+//
+//   'J'  one JSON object, UTF-8, with a "type"
+//   'D'  bytes of the file that the last "file" message announced, as one zstd stream
+//
+//   agent                                        head
+//   hello {agent, facts}                    →
+//                                           ←   install {run, manifest, strict, ...}
+//   need {digests, bytes}                   →                (skipped if there is nothing to send)
+//                                           ←   file {digest, size, wire_size}, D, D, ...  (each need)
+//                                           ←   commit {}
+//   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
+//   result {result, from, to, ops, error?}  →
+//
+// "report", "rollback" and "uninstall" are answered with "result" at once. After a result the agent
+// waits for the next request; end of file on its standard input makes it clean up and leave. The
+// agent changes nothing on the node before it is told to: a plan only reads "hello".
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "orchestrator/base/result.h"
+
+namespace dsi::protocol {
+
+inline constexpr int kVersion = 1;
+inline constexpr char kGreeting[] = "DSI1 ";  // Followed by the nonce and a newline.
+inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
+inline constexpr std::size_t kMaxDataFrame = 256u << 10;
+inline constexpr int kZstdLevel = 3;
+
+// What the node is; all that a plan and a check before the build need. Empty: could not be found out.
+struct Facts {
+  std::string host_name;
+  std::string arch;     // uname -m
+  std::string kernel;   // uname -r
+  std::string user;
+  bool root = false;
+  std::string prefix;   // Absolute, after defaults: /opt/ds-ops for root, else
+                        // $HOME/.local/share/ds-ops.
+  std::string current;  // Release id that `current` points to; empty if there is none.
+  std::string previous; // The one that `rollback` would go back to.
+  std::uint64_t free_bytes = 0;  // Where the prefix is or would be.
+};
+
+struct Hello {
+  int version = 0;
+  std::string agent;  // SHA-256 of the agent's own file.
+  Facts facts;
+};
+
+struct InstallRequest {
+  std::string run;       // Id of the run, for state.json and the lock.
+  std::string by;        // "user@head", for the same.
+  std::string manifest;  // The exact text of manifest.json.
+  bool strict = false;   // Do not switch unless every op is ok.
+  std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
+  int probe_timeout_s = 60;                // For one op.
+  int lock_timeout_s = 30;                 // How long to wait for another run.
+};
+
+struct ReportRequest {
+  std::vector<std::string> torch_folders;
+  int probe_timeout_s = 60;
+};
+
+struct RollbackRequest {
+  std::string run;
+  std::string by;
+  std::vector<std::string> torch_folders;
+  int probe_timeout_s = 60;
+  int lock_timeout_s = 30;
+};
+
+struct UninstallRequest {
+  std::string run;
+  std::string by;
+  int lock_timeout_s = 30;
+};
+
+struct Need {
+  std::vector<std::string> digests;  // SHA-256 of the files that are not in the node's store.
+  std::uint64_t bytes = 0;           // Their sizes added up.
+};
+
+struct FileHeader {
+  std::string digest;
+  std::uint64_t size = 0;       // Of the file.
+  std::uint64_t wire_size = 0;  // Of the zstd stream that follows in 'D' frames.
+};
+
+// ok, wrong, crash, missing, incompatible, damaged, skipped, not-built: see report.h.
+struct OpRow {
+  std::string op;
+  std::string status;
+  std::string device;
+  std::string detail;
+  friend bool operator==(const OpRow&, const OpRow&) = default;
+};
+
+struct HostResult {
+  // installed, up-to-date, repaired, rolled-back, uninstalled, reported, failed.
+  std::string result;
+  std::string from;  // Release id before; empty: none.
+  std::string to;    // Release id now; empty: none.
+  std::vector<OpRow> ops;
+  Error error;       // Only if failed.
+};
+
+// JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw
+// json::exception, which read_message turns into an Error.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Facts, host_name, arch, kernel, user, root, prefix, current,
+                                   previous, free_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, agent, facts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
+                                   probe_timeout_s, lock_timeout_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
+                                   lock_timeout_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Need, digests, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileHeader, digest, size, wire_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OpRow, op, status, device, detail)
+void to_json(nlohmann::json& j, const HostResult& r);
+void from_json(const nlohmann::json& j, HostResult& r);
+
+// The bytes of one frame.
+std::string json_frame(std::string_view type, nlohmann::json body);
+std::string data_frame(std::string_view bytes);
+
+struct Frame {
+  char type = 0;  // 'J' or 'D'.
+  std::string payload;
+};
+
+// Finds frames in a stream that arrives in pieces. Pure: no I/O.
+class FrameReader {
+ public:
+  void feed(std::string_view bytes) { buffer_.append(bytes); }
+  // A frame, nothing yet (needs more bytes), or an error for a type or length that cannot be.
+  Result<bool> next(Frame& frame);
+
+ private:
+  std::string buffer_;
+  std::size_t start_ = 0;
+};
+
+struct Message {
+  std::string type;
+  nlohmann::json body;
+};
+Result<Message> read_message(const Frame& frame);
+
+// Body as T, or an error that names the message.
+template <typename T>
+Result<T> body_as(const Message& message) {
+  try {
+    return message.body.get<T>();
+  } catch (const nlohmann::json::exception& e) {
+    return fail("the message \"{}\" is malformed: {}", message.type, e.what());
+  }
+}
+
+}  // namespace dsi::protocol
