@@ -1,0 +1,50 @@
+#pragma once
+
+// What a person sees on stderr while it runs.
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "orchestrator/base/sync.h"
+
+namespace dsi {
+
+// One line that is redrawn on a terminal, plain lines otherwise. Lasting lines are printed once and
+// stay: `    Building 3 ops with torch 1.13.1`, the verb right-aligned in 12 columns. Thread-safe.
+class Progress {
+ public:
+  struct Settings {
+    bool terminal = false;  // Redraw.
+    bool colour = false;
+    int width = 80;
+    int verbose = 0;
+    std::FILE* stream = stderr;
+  };
+  // Terminal, NO_COLOR, TERM and COLUMNS looked at once.
+  static Settings detect(int verbose);
+
+  explicit Progress(Settings settings);
+  ~Progress();  // Takes the redrawn line away.
+
+  void lasting(std::string_view verb, std::string_view text);
+  void warning(std::string_view text);
+  void detail(int level, std::string_view text);  // A lasting line from -v on (level 1) or -vv (2).
+
+  // The one line that changes: at most ten times a second on a terminal; without one a plain line
+  // at most every ten seconds, and only if the text changed.
+  void update(std::string_view verb, std::string_view text);
+  void clear();
+
+ private:
+  struct State {
+    std::string shown;
+    std::chrono::steady_clock::time_point last{};
+  };
+  void erase(State& state);
+  Settings settings_;
+  Sync<State> state_;
+};
+
+}  // namespace dsi
