@@ -1,0 +1,392 @@
+// How a build stays right without ever being asked to clean:
+//
+//   <cache>/builds/<key>/lock      one run at a time
+//                        tree/     CMake's and Ninja's folder
+//                        stage/    what is installed from it, made anew when Ninja did something
+//                        build.log
+//
+// <key> is the digest of the toolchain, of every source file and of the sources' place (CMake
+// refuses a tree that was made for another place). A changed compiler, torch, header or op is
+// therefore another folder; inside one folder Ninja only ever finishes what is missing.
+
+#include "orchestrator/build.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/sha256.h"
+#include "orchestrator/base/unique_fd.h"
+
+namespace dsi {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kConfigureTime = 5min;
+constexpr auto kBuildTime = 4h;
+constexpr auto kInstallTime = 2min;
+
+// Tests, benchmarks and prose do not end in a library.
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> kEndings = {".h",   ".hpp",  ".cuh",   ".c",   ".cc", ".cpp",
+                                                 ".cu",  ".json", ".cmake", ".txt", ".in", ".py",
+                                                 ".map", ".ver"};
+  return kEndings.contains(path.extension().string());
+}
+
+Result<void> hash_folder(const fs::path& folder, Sha256& hash) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->is_directory() && (it->path().filename() == "tests" || it->path().filename() == "build" ||
+                               it->path().filename().string().starts_with("."))) {
+      it.disable_recursion_pending();
+    } else if (it->is_regular_file() && is_source(it->path())) {
+      files.push_back(it->path());
+    }
+  }
+  if (error) {
+    return fail_with_help(fmt::format("cannot read the ops in {}: {}", folder.string(), error.message()),
+                          "--ops-dir names a folder that holds op folders, each with an op.json");
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    DSI_TRY(std::string digest, sha256_file(file));
+    std::string line = file.lexically_relative(folder).string() + '\0' + digest + '\n';
+    hash.update(line.data(), line.size());
+  }
+  return {};
+}
+
+Result<UniqueFd> lock_folder(const fs::path& path, Progress& progress, std::stop_token stop) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd) return fail_errno(errno, fmt::format("cannot open {}", path.string()));
+  for (bool told = false; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return fail_errno(errno, fmt::format("cannot lock {}", path.string()));
+    }
+    if (stop.stop_requested()) return fail("interrupted while another run was building");
+    if (!std::exchange(told, true)) {
+      progress.lasting("Waiting", "for another ds-install that builds the same ops");
+    }
+    std::this_thread::sleep_for(100ms);
+  }
+  return fd;
+}
+
+// "[12/40] Building ..." → 12, 40.
+bool ninja_step(std::string_view line, int& done, int& total) {
+  if (!line.starts_with("[")) return false;
+  auto [slash, e1] = std::from_chars(line.data() + 1, line.data() + line.size(), done);
+  if (e1 != std::errc() || slash == line.data() + line.size() || *slash != '/') return false;
+  auto [close, e2] = std::from_chars(slash + 1, line.data() + line.size(), total);
+  return e2 == std::errc() && close != line.data() + line.size() && *close == ']';
+}
+
+// The line of a compiler's output that says what is wrong.
+std::string first_error_line(std::string_view output) {
+  for (std::string_view needle : {"error:", "undefined reference", "fatal", "cannot find", "Killed",
+                                  "No such file"}) {
+    std::size_t at = output.find(needle);
+    if (at == std::string_view::npos) continue;
+    std::size_t begin = output.rfind('\n', at);
+    begin = begin == std::string_view::npos ? 0 : begin + 1;
+    return std::string(output.substr(begin, output.find('\n', at) - begin));
+  }
+  return "";
+}
+
+struct Ninja {
+  bool did_something = false;
+  bool ok = false;
+  // Output of the commands that failed, with the path component ds_<op> in their "FAILED:" line.
+  std::vector<std::pair<std::string, std::string>> failures;
+};
+
+Result<Ninja> run_ninja(const fs::path& tree, const std::vector<std::string>& targets, int jobs,
+                        std::ofstream& log, ProcessRunner& processes, Progress& progress,
+                        std::stop_token stop) {
+  Command command;
+  command.argv = {"ninja", "-C", tree.string(), "-k", "0", "-j", std::to_string(jobs)};
+  command.argv.insert(command.argv.end(), targets.begin(), targets.end());
+  command.environment = {{"NINJA_STATUS", "[%f/%t] "}, {"CLICOLOR_FORCE", "0"}};
+  Ninja ninja;
+  bool in_failure = false;
+  auto on_line = [&](std::string_view line) {
+    log << line << '\n';
+    int done = 0;
+    int total = 0;
+    if (ninja_step(line, done, total)) {
+      ninja.did_something = true;
+      in_failure = false;
+      std::string_view what = line.substr(line.find(']') + 1);
+      progress.update("Compiling", fmt::format("{}/{}{}", done, total, what));
+    } else if (line.starts_with("FAILED: ")) {
+      in_failure = true;
+      ninja.failures.emplace_back(line.substr(8), "");
+    } else if (in_failure) {
+      ninja.failures.back().second.append(line).append("\n");
+    }
+  };
+  DSI_TRY(ProcessResult result,
+          processes.run(command, Deadline::after(kBuildTime), stop, on_line)
+              .map_error(in("while compiling")));
+  log << result.err;
+  ninja.ok = result.ok();
+  if (!ninja.ok && ninja.failures.empty()) {
+    return fail("ninja failed: {}", result.err.empty() ? "see the log" : result.err);
+  }
+  return ninja;
+}
+
+Result<void> configure(const BuildRequest& request, const fs::path& tree, std::ofstream& log,
+                       ProcessRunner& processes, std::stop_token stop) {
+  std::string ops_folders;
+  for (const fs::path& folder : request.ops_folders) {
+    if (!ops_folders.empty()) ops_folders += ';';
+    ops_folders += fs::absolute(folder).lexically_normal().string();
+  }
+  Command command;
+  command.argv = {"cmake",
+                  "-G",
+                  "Ninja",
+                  "-S",
+                  request.kernels.string(),
+                  "-B",
+                  tree.string(),
+                  "-DCMAKE_BUILD_TYPE=Release",
+                  "-DDS_BUILD_TESTS=OFF",
+                  "-DDS_TORCH_PREFIX=" + request.toolchain.torch.prefix.string(),
+                  "-DDS_OPS_DIRS=" + ops_folders};
+  DSI_TRY(ProcessResult result,
+          processes.run(command, Deadline::after(kConfigureTime), stop,
+                        [&](std::string_view line) { log << line << '\n'; }));
+  log << result.err << std::flush;
+  if (!result.ok()) {
+    std::string reason = first_error_line(result.err);
+    // CMake puts the message two lines below "CMake Error at ...".
+    if (std::size_t at = result.err.find("CMake Error"); at != std::string::npos) {
+      reason = result.err.substr(at, 600);
+      while (!reason.empty() && reason.back() == '\n') reason.pop_back();
+    }
+    return fail("the build cannot be configured: {}", reason);
+  }
+  return {};
+}
+
+Result<std::vector<BuiltOp>> read_ops(const fs::path& tree) {
+  DSI_TRY(std::string text, read_file(tree / "ops.json"));
+  std::vector<BuiltOp> ops;
+  try {
+    for (const auto& row : nlohmann::json::parse(text)) {
+      BuiltOp op;
+      row.at("op").get_to(op.name);
+      op.description = row.value("description", "");
+      op.capability = row.value("capability", "op." + op.name);
+      op.devices = row.value("devices", std::vector<std::string>{});
+      op.library = row.value("library", "");
+      if (row.at("state") != "configured") {
+        op.error = {row.value("reason", "it cannot be built here"), row.value("help", "")};
+      }
+      ops.push_back(std::move(op));
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return fail("{} is malformed: {}", (tree / "ops.json").string(), e.what());
+  }
+  return ops;
+}
+
+// Distance in single-letter edits, for suggestions.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substitute}));
+    }
+  }
+  return row[b.size()];
+}
+
+// Leaves the ops that were asked for; a name that no op has is a mistake of the user's.
+Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<BuiltOp>& ops) {
+  if (wanted.empty()) return {};
+  for (const std::string& name : wanted) {
+    if (std::any_of(ops.begin(), ops.end(), [&](const BuiltOp& op) { return op.name == name; })) {
+      continue;
+    }
+    std::string nearest;
+    std::string all;
+    for (const BuiltOp& op : ops) {
+      if (edit_distance(op.name, name) <= 2) nearest = op.name;
+      all += (all.empty() ? "" : ", ") + op.name;
+    }
+    return fail_with_help(fmt::format("there is no op {}", name),
+                          nearest.empty() ? fmt::format("the ops are {}", all)
+                                          : fmt::format("did you mean {}?", nearest));
+  }
+  std::erase_if(ops, [&](const BuiltOp& op) {
+    return std::find(wanted.begin(), wanted.end(), op.name) == wanted.end();
+  });
+  return {};
+}
+
+Result<void> stage_ops(const std::vector<BuiltOp>& ops, const fs::path& tree, const fs::path& stage,
+                       ProcessRunner& processes, std::stop_token stop) {
+  std::error_code error;
+  fs::path fresh = stage.string() + ".new";
+  fs::remove_all(fresh, error);
+  auto install = [&](const std::string& component) -> Result<void> {
+    Command command;
+    command.argv = {"cmake",    "--install", tree.string(), "--prefix", fresh.string(), "--component",
+                    component};
+    DSI_TRY(ProcessResult result, processes.run(command, Deadline::after(kInstallTime), stop));
+    if (!result.ok()) return fail("cannot collect {}: {}", component, first_error_line(result.err));
+    return {};
+  };
+  DSI_CHECK(install("ops_common"));
+  for (const BuiltOp& op : ops) {
+    if (op.built) DSI_CHECK(install("op_" + op.name));
+  }
+  fs::remove_all(stage, error);
+  fs::rename(fresh, stage, error);
+  if (error) return fail("cannot collect the ops in {}: {}", stage.string(), error.message());
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> hash_sources(const BuildRequest& request) {
+  Sha256 hash;
+  DSI_CHECK(hash_folder(request.kernels, hash));
+  for (const fs::path& folder : request.ops_folders) DSI_CHECK(hash_folder(folder, hash));
+  return hash.hex();
+}
+
+fs::path build_folder(const fs::path& cache, const BuildRequest& request, const std::string& sources) {
+  nlohmann::json key = request.toolchain.as_map();
+  key["sources"] = sources;
+  key["places"] = {fs::absolute(request.kernels).lexically_normal().string(),
+                   request.toolchain.torch.prefix.string()};
+  for (const fs::path& folder : request.ops_folders) {
+    key["places"].push_back(fs::absolute(folder).lexically_normal().string());
+  }
+  for (const char* variable : {"CXX", "CC", "CXXFLAGS", "CFLAGS", "LDFLAGS", "CUDACXX", "CUDA_HOME",
+                               "TORCH_CUDA_ARCH_LIST"}) {
+    if (const char* value = std::getenv(variable)) key[variable] = value;
+  }
+  std::string text = key.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return cache / "builds" / sha256_hex(text).substr(0, 20);
+}
+
+int default_jobs() {
+  int cores = std::max(1u, std::thread::hardware_concurrency());
+  std::ifstream meminfo("/proc/meminfo");
+  std::string word;
+  long kib = 0;
+  while (meminfo >> word) {
+    if (word == "MemAvailable:") {
+      meminfo >> kib;
+      break;
+    }
+  }
+  if (kib == 0) return cores;
+  constexpr long kPerCompiler = 2L << 20;  // KiB
+  return std::clamp(static_cast<int>(kib / kPerCompiler), 1, cores);
+}
+
+Result<BuildResult> build_ops(const BuildRequest& request, const fs::path& cache,
+                              ProcessRunner& processes, Progress& progress, std::stop_token stop) {
+  BuildResult result;
+  DSI_TRY(result.sources, hash_sources(request));
+  fs::path folder = build_folder(cache, request, result.sources);
+  fs::path tree = folder / "tree";
+  std::error_code error;
+  fs::create_directories(tree, error);
+  if (error) {
+    return fail_with_help(
+        fmt::format("cannot make the build folder {}: {}", tree.string(), error.message()),
+        "set XDG_CACHE_HOME to a folder that can be written");
+  }
+  DSI_TRY(UniqueFd lock, lock_folder(folder / "lock", progress, stop));
+  result.log = folder / "build.log";
+  std::ofstream log(result.log, std::ios::app);
+
+  if (!fs::exists(tree / "build.ninja") || !fs::exists(tree / "ops.json")) {
+    progress.update("Configuring", fmt::format("with torch {}", request.toolchain.torch.version));
+    auto configured = configure(request, tree, log, processes, stop);
+    if (!configured) {
+      // A half-configured tree must not look like a whole one next time.
+      fs::remove_all(tree, error);
+      Error failure = configured.error();
+      if (failure.help.empty()) failure.help = fmt::format("the log is {}", result.log.string());
+      return tl::unexpected<Error>(failure);
+    }
+  }
+  DSI_TRY(result.ops, read_ops(tree));
+  DSI_CHECK(select_ops(request.ops, result.ops));
+
+  std::vector<std::string> targets;
+  for (const BuiltOp& op : result.ops) {
+    if (op.error.what.empty()) targets.push_back("ds_" + op.name);
+  }
+  if (!targets.empty()) {
+    DSI_TRY(Ninja ninja, run_ninja(tree, targets, request.jobs > 0 ? request.jobs : default_jobs(), log,
+                                   processes, progress, stop));
+    log.flush();
+    result.fresh = ninja.did_something;
+    for (BuiltOp& op : result.ops) {
+      if (!op.error.what.empty()) continue;
+      op.built = true;
+      for (const auto& [outputs, output] : ninja.failures) {
+        // The trailing delimiter keeps op "adam" apart from "adam_w".
+        if (outputs.find("ds_" + op.name + ".") == std::string::npos &&
+            outputs.find("ds_" + op.name + "/") == std::string::npos) {
+          continue;
+        }
+        op.built = false;
+        std::string line = first_error_line(output);
+        op.error = {line.empty() ? "it does not compile" : line,
+                    fmt::format("the log is {}", result.log.string())};
+        break;
+      }
+    }
+    if (!ninja.ok &&
+        std::all_of(result.ops.begin(), result.ops.end(), [](const BuiltOp& op) { return op.built; })) {
+      return fail_with_help("the build failed outside any op: " +
+                                first_error_line(ninja.failures.front().second),
+                            fmt::format("the log is {}", result.log.string()));
+    }
+  }
+
+  // One stage a set of ops: a run for some of them must not take the others' files away.
+  std::string names;
+  for (const BuiltOp& op : result.ops) {
+    if (op.built) names += op.name + ",";
+  }
+  result.stage = folder / ("stage-" + sha256_hex(names).substr(0, 12));
+  if (result.fresh || !fs::exists(result.stage)) {
+    progress.update("Collecting", "the libraries");
+    DSI_CHECK(stage_ops(result.ops, tree, result.stage, processes, stop));
+  }
+  progress.clear();
+  return result;
+}
+
+}  // namespace dsi

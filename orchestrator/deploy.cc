@@ -1,0 +1,299 @@
+#include "orchestrator/deploy.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <random>
+
+#include "orchestrator/base/unique_fd.h"
+
+namespace dsi {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string make_nonce() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
+const HostOverrides& overrides_of(const Options& options, const Host& host) {
+  static const HostOverrides kNone;
+  auto at = options.per_host.find(host.name);
+  return at != options.per_host.end() ? at->second : kNone;
+}
+
+AgentStart start_for(const Host& host, const RunContext& run) {
+  const HostOverrides& overrides = overrides_of(run.options, host);
+  AgentStart start;
+  start.nonce = make_nonce();
+  start.prefix = overrides.prefix.value_or(run.options.prefix);
+  start.sudo = overrides.sudo.value_or(run.options.pip_sudo);
+  return start;
+}
+
+std::vector<std::string> torch_folders_for(const Session& session, const RunContext& run) {
+  std::vector<std::string> folders;
+  if (auto torch = overrides_of(run.options, session.host).torch) {
+    folders = {*torch, *torch + "/lib"};
+  }
+  folders.insert(folders.end(), run.torch_folders.begin(), run.torch_folders.end());
+  return folders;
+}
+
+Deadline stall_deadline(const RunContext& run) { return Deadline::after(run.options.stall_timeout); }
+
+HostStatus status_of(ConnectFailure failure) {
+  switch (failure) {
+    case ConnectFailure::kUnreachable: return HostStatus::kUnreachable;
+    case ConnectFailure::kCancelled: return HostStatus::kNotTried;
+    // The host is there and answers; what is wrong needs a person, not a retry.
+    case ConnectFailure::kHostKey:
+    case ConnectFailure::kAuth: return HostStatus::kFailed;
+  }
+  return HostStatus::kFailed;
+}
+
+tl::unexpected<HostFailure> failed(Error error) {
+  return tl::unexpected<HostFailure>(HostFailure{HostStatus::kFailed, std::move(error)});
+}
+
+// A running agent on the session: the one that look_at found, or one brought there now.
+Result<void> ensure_agent(Session& session, const RunContext& run) {
+  if (session.agent) return {};
+  session.start.nonce = make_nonce();
+  DSI_TRY(std::unique_ptr<Channel> channel,
+          session.remote->exec(bring_command(session.start, run.agent, session.gzip),
+                               stall_deadline(run)));
+  auto agent = std::make_unique<AgentLink>(std::move(channel), session.start.nonce);
+  session.transcript.push_back("brings the agent");
+  const std::string& bytes = session.gzip ? run.agent.gzip : run.agent.bytes;
+  constexpr std::size_t kPiece = 128 * 1024;
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    std::string_view piece = std::string_view(bytes).substr(at, kPiece);
+    // A script that gave up (no space, no permission) stops reading; what it says on stderr is the
+    // reason, and greet() has it.
+    if (!agent->send_raw(piece, stall_deadline(run))) break;
+    run.traffic.bytes_sent += piece.size();
+  }
+  auto greeting = agent->greet(stall_deadline(run));
+  session.bytes_before += agent->bytes_sent();
+  if (!greeting) {
+    return tl::unexpected<Error>(in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
+  }
+  session.bytes_before -= agent->bytes_sent();
+  if (!greeting->agent) return fail("the agent did not start");
+  session.facts = greeting->facts;
+  session.agent = std::move(agent);
+  return {};
+}
+
+Result<void> send_file(AgentLink& agent, const std::string& digest, WireFiles& files,
+                       const RunContext& run) {
+  DSI_TRY(WireFiles::Compressed file, files.get(digest));
+  UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno(errno, fmt::format("cannot read {}", file.path.string()));
+  DSI_CHECK(agent.send("file", protocol::FileHeader{digest, file.size, file.wire_size},
+                       stall_deadline(run)));
+  std::array<char, 128 * 1024> buffer;
+  static_assert(sizeof buffer <= protocol::kMaxDataFrame);
+  for (std::uint64_t left = file.wire_size; left > 0;) {
+    ssize_t n = ::read(fd.get(), buffer.data(), std::min<std::uint64_t>(buffer.size(), left));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return fail("{} was cut short while it was sent", file.path.string());
+    // The deadline is for a piece: a slow line is no fault, one that stands still is.
+    DSI_CHECK(agent.send_data({buffer.data(), static_cast<std::size_t>(n)}, stall_deadline(run)));
+    run.traffic.bytes_sent += static_cast<std::uint64_t>(n);
+    left -= static_cast<std::uint64_t>(n);
+  }
+  return {};
+}
+
+// Answers what the agent asks until it gives its result.
+Result<protocol::HostResult> converse(Session& session, std::size_t ops, WireFiles* files,
+                                      const RunContext& run) {
+  // The agent may wait for another run's lock and probe every op before it says a word.
+  auto patience = run.options.stall_timeout + 30s +
+                  run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
+  for (;;) {
+    DSI_TRY(protocol::Message message, session.agent->receive(Deadline::after(patience)));
+    session.transcript.push_back("host: " + (message.type == "result" || message.type == "stage"
+                                                 ? message.body.dump(-1, ' ', false,
+                                                                     nlohmann::json::error_handler_t::replace)
+                                                 : message.type));
+    if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
+    if (message.type == "stage") continue;
+    if (message.type != "need" || files == nullptr) {
+      return fail("the agent says \"{}\", which was not expected", message.type);
+    }
+    DSI_TRY(protocol::Need need, protocol::body_as<protocol::Need>(message));
+    for (const std::string& digest : need.digests) {
+      if (auto sent = send_file(*session.agent, digest, *files, run); !sent) {
+        // An agent that cannot go on (no space left, say) gives its result and stops reading:
+        // that is the reason to report, and not that our write failed.
+        auto last = session.agent->receive(Deadline::after(2s));
+        if (last && last->type == "result") return protocol::body_as<protocol::HostResult>(*last);
+        return tl::unexpected<Error>(sent.error());
+      }
+    }
+    DSI_CHECK(session.agent->send("commit", {}, stall_deadline(run)));
+  }
+}
+
+HostReport row_for(const Session& session) {
+  HostReport row;
+  row.host = session.host.name;
+  row.from = session.facts.current;
+  row.to = session.facts.current;
+  return row;
+}
+
+void take_result(HostReport& row, const protocol::HostResult& result) {
+  row.action = result.result;
+  row.from = result.from;
+  row.to = result.to;
+  row.ops = result.ops;
+  if (result.result == "failed") {
+    row.status = HostStatus::kFailed;
+    row.error = result.error;
+  } else {
+    row.status = result.result == "up-to-date" || result.result == "reported" ? HostStatus::kUpToDate
+                                                                              : HostStatus::kInstalled;
+  }
+}
+
+// One request and its conversation, timed, with a second connection if the first was lost while it
+// stood idle (a long build outlives some firewalls' patience).
+template <typename Talk>
+HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
+  auto begin = std::chrono::steady_clock::now();
+  HostReport row = row_for(session);
+  if (!session.remote->alive()) {
+    session.transcript.push_back("the connection was lost; connects again");
+    auto again = look_at(session.host, run);
+    if (!again) {
+      row.status = again.error().status;
+      row.error = again.error().error;
+      return row;
+    }
+    std::uint64_t before = session.bytes_sent();
+    std::vector<std::string> transcript = std::move(session.transcript);
+    session = std::move(*again);
+    session.bytes_before += before;
+    session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
+  }
+  Result<protocol::HostResult> result = talk();
+  if (result) {
+    take_result(row, *result);
+  } else {
+    row.status = HostStatus::kFailed;
+    row.error = result.error();
+    if (run.abort.stop_requested()) row.error = {"interrupted; the host keeps what it had", ""};
+  }
+  row.bytes_sent = session.bytes_sent();
+  row.seconds = std::chrono::steady_clock::now() - begin;
+  // The agent leaves at the end of its input.
+  session.agent.reset();
+  session.remote.reset();
+  return row;
+}
+
+}  // namespace
+
+tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& run) {
+  Session session;
+  session.host = host;
+  const HostOverrides& overrides = overrides_of(run.options, host);
+  if (overrides.user) session.host.user = *overrides.user;
+  if (overrides.port) session.host.port = static_cast<std::uint16_t>(*overrides.port);
+  session.start = start_for(host, run);
+
+  auto remote = run.connector.connect(session.host, Deadline::after(run.options.connect_timeout),
+                                      run.abort);
+  if (!remote) {
+    return tl::unexpected<HostFailure>(HostFailure{status_of(remote.error().kind), remote.error().error});
+  }
+  session.remote = std::move(*remote);
+  session.transcript.push_back("connected");
+  auto channel =
+      session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
+  if (!channel) return failed(channel.error());
+  auto agent = std::make_unique<AgentLink>(std::move(*channel), session.start.nonce);
+  auto greeting = agent->greet(stall_deadline(run));
+  if (!greeting) return failed(greeting.error());
+  session.facts = greeting->facts;
+  session.gzip = greeting->gzip;
+  session.transcript.push_back(fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name,
+                                           session.facts.arch, session.facts.kernel,
+                                           session.facts.prefix,
+                                           session.facts.current.empty() ? "none" : session.facts.current));
+  if (greeting->agent) {
+    session.agent = std::move(agent);
+  } else {
+    session.bytes_before += agent->bytes_sent();
+  }
+  return session;
+}
+
+HostReport deploy(Session& session, const Payload& payload, WireFiles& files, const RunContext& run) {
+  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+    DSI_CHECK(ensure_agent(session, run));
+    protocol::InstallRequest request;
+    request.run = run.run;
+    request.by = run.by;
+    request.manifest = payload.text;
+    request.strict = run.options.strict;
+    request.torch_folders = torch_folders_for(session, run);
+    request.probe_timeout_s = static_cast<int>(run.options.probe_timeout.count());
+    DSI_CHECK(session.agent->send("install", request, stall_deadline(run)));
+    return converse(session, payload.manifest.ops.size(), &files, run);
+  });
+}
+
+HostReport report_on(Session& session, const RunContext& run) {
+  if (session.facts.current.empty()) {
+    HostReport row = row_for(session);
+    row.status = HostStatus::kFailed;
+    row.error = {fmt::format("nothing is installed in {}", session.facts.prefix),
+                 "install it with: ds-install -H HOSTFILE"};
+    return row;
+  }
+  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+    DSI_CHECK(ensure_agent(session, run));
+    protocol::ReportRequest request{torch_folders_for(session, run),
+                                    static_cast<int>(run.options.probe_timeout.count())};
+    DSI_CHECK(session.agent->send("report", request, stall_deadline(run)));
+    return converse(session, 32, nullptr, run);
+  });
+}
+
+HostReport roll_back(Session& session, const RunContext& run) {
+  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+    DSI_CHECK(ensure_agent(session, run));
+    protocol::RollbackRequest request{run.run, run.by, torch_folders_for(session, run),
+                                      static_cast<int>(run.options.probe_timeout.count()), 30};
+    DSI_CHECK(session.agent->send("rollback", request, stall_deadline(run)));
+    return converse(session, 32, nullptr, run);
+  });
+}
+
+HostReport uninstall(Session& session, const RunContext& run) {
+  if (!session.agent && session.facts.current.empty()) {
+    HostReport row = row_for(session);
+    row.status = HostStatus::kUpToDate;
+    row.action = "uninstalled";
+    return row;
+  }
+  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+    DSI_CHECK(ensure_agent(session, run));
+    DSI_CHECK(session.agent->send("uninstall", protocol::UninstallRequest{run.run, run.by, 30},
+                                  stall_deadline(run)));
+    return converse(session, 1, nullptr, run);
+  });
+}
+
+}  // namespace dsi

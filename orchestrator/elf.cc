@@ -1,0 +1,104 @@
+#include "orchestrator/elf.h"
+
+#include <fcntl.h>
+#include <gelf.h>
+
+#include <cerrno>
+#include <charconv>
+#include <memory>
+
+#include "orchestrator/base/unique_fd.h"
+
+namespace dsi {
+
+namespace {
+
+struct ElfEnd {
+  void operator()(Elf* elf) const { elf_end(elf); }
+};
+
+std::string machine_name(unsigned machine) {
+  switch (machine) {
+    case EM_X86_64: return "x86_64";
+    case EM_AARCH64: return "aarch64";
+    case EM_PPC64: return "ppc64le";
+    default: return fmt::format("machine {}", machine);
+  }
+}
+
+// "GLIBC_2.34" → family GLIBC, version 2.34. Versions without a number (GLIBC_PRIVATE) say nothing.
+void note_version(std::map<std::string, std::string>& symbols, std::string_view name) {
+  std::size_t at = name.rfind('_');
+  if (at == std::string_view::npos || at + 1 == name.size()) return;
+  std::string_view version = name.substr(at + 1);
+  if (version.find_first_not_of("0123456789.") != std::string_view::npos) return;
+  std::string& highest = symbols[std::string(name.substr(0, at))];
+  if (highest.empty() || version_less(highest, version)) highest = version;
+}
+
+}  // namespace
+
+bool version_less(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    unsigned long x = 0;
+    unsigned long y = 0;
+    auto take = [](std::string_view& text, unsigned long& number) {
+      auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+      if (!text.empty()) text.remove_prefix(1);
+    };
+    take(a, x);
+    take(b, y);
+    if (x != y) return x < y;
+  }
+  return false;
+}
+
+Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path) {
+  elf_version(EV_CURRENT);
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno(errno, fmt::format("cannot read {}", path.string()));
+  std::unique_ptr<Elf, ElfEnd> elf(elf_begin(fd.get(), ELF_C_READ, nullptr));
+  GElf_Ehdr header;
+  if (!elf || elf_kind(elf.get()) != ELF_K_ELF || gelf_getehdr(elf.get(), &header) == nullptr) {
+    return fail("{} is no ELF file", path.string());
+  }
+  ElfNeeds needs;
+  needs.machine = machine_name(header.e_machine);
+  for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf.get(), section)) != nullptr;) {
+    GElf_Shdr shape;
+    if (gelf_getshdr(section, &shape) == nullptr) continue;
+    auto name_at = [&](std::size_t offset) {
+      const char* name = elf_strptr(elf.get(), shape.sh_link, offset);
+      return std::string(name != nullptr ? name : "");
+    };
+    Elf_Data* data = elf_getdata(section, nullptr);
+    if (data == nullptr) continue;
+    if (shape.sh_type == SHT_DYNAMIC && shape.sh_entsize > 0) {
+      for (int i = 0; i < static_cast<int>(shape.sh_size / shape.sh_entsize); ++i) {
+        GElf_Dyn entry;
+        if (gelf_getdyn(data, i, &entry) != nullptr && entry.d_tag == DT_NEEDED) {
+          needs.libraries.push_back(name_at(entry.d_un.d_val));
+        }
+      }
+    } else if (shape.sh_type == SHT_GNU_verneed) {
+      GElf_Verneed need;
+      std::size_t at = 0;
+      for (GElf_Word i = 0; i < shape.sh_info; ++i) {
+        if (gelf_getverneed(data, static_cast<int>(at), &need) == nullptr) break;
+        GElf_Vernaux version;
+        std::size_t version_at = at + need.vn_aux;
+        for (int k = 0; k < need.vn_cnt; ++k) {
+          if (gelf_getvernaux(data, static_cast<int>(version_at), &version) == nullptr) break;
+          note_version(needs.symbols, name_at(version.vna_name));
+          version_at += version.vna_next;
+        }
+        if (need.vn_next == 0) break;
+        at += need.vn_next;
+      }
+    }
+  }
+  return needs;
+}
+
+}  // namespace dsi

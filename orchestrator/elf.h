@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "orchestrator/base/result.h"
+
+namespace dsi {
+
+// What a shared object asks of the machine that loads it.
+struct ElfNeeds {
+  std::string machine;                 // "x86_64", "aarch64", or "machine <number>".
+  std::vector<std::string> libraries;  // DT_NEEDED, in the file's order.
+  // Highest version of each symbol family: {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}.
+  std::map<std::string, std::string> symbols;
+};
+
+Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path);
+
+// True if dotted version a is lower than b, part by part as numbers: 2.9 < 2.34.
+bool version_less(std::string_view a, std::string_view b);
+
+}  // namespace dsi

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <csignal>
+#include <stop_token>
+#include <thread>
+
+namespace dsi {
+
+// ^C, SIGTERM and SIGHUP as stop tokens. The first asks to drain: start nothing new, finish what is
+// in flight, report. The second aborts: every connection is shut down, and the agents leave their
+// hosts with what they had.
+//
+// Make it before any other thread: it blocks the signals in the calling thread, and threads inherit
+// that; a thread of its own waits for them.
+class Interrupt {
+ public:
+  Interrupt();
+  ~Interrupt();
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+
+  std::stop_token drain() const { return drain_.get_token(); }
+  std::stop_token abort() const { return abort_.get_token(); }
+
+ private:
+  std::stop_source drain_;
+  std::stop_source abort_;
+  sigset_t before_;
+  std::jthread thread_;
+};
+
+}  // namespace dsi

@@ -1,0 +1,53 @@
+#include "orchestrator/record.h"
+
+#include <ctime>
+#include <random>
+#include <sstream>
+#include <system_error>
+
+#include "orchestrator/base/file.h"
+
+namespace dsi {
+
+namespace fs = std::filesystem;
+
+std::string new_run_id() {
+  std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &utc);
+  std::random_device device;
+  return fmt::format("{}-{:04x}", text, device() & 0xffff);
+}
+
+Result<Record> Record::create(const fs::path& state, const std::string& run) {
+  fs::path folder = state / "runs" / run;
+  std::error_code error;
+  fs::create_directories(folder / "hosts", error);
+  if (error) {
+    return fail_with_help(fmt::format("cannot keep a record in {}: {}", folder.string(), error.message()),
+                          "set XDG_STATE_HOME to a folder that can be written");
+  }
+  return Record(folder);
+}
+
+Result<void> Record::write_plan(const std::string& json) const {
+  return write_file_atomically(folder_ / "plan.json", json);
+}
+
+Result<void> Record::write_transcript(const std::string& host,
+                                      const std::vector<std::string>& lines) const {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  // A host name was checked by the hostfile's reader: it holds no slash.
+  return write_file_atomically(folder_ / "hosts" / (host + ".log"), text);
+}
+
+Result<void> Record::write_report(const RunReport& report) const {
+  std::ostringstream text;
+  print_report_json(text, report);
+  return write_file_atomically(folder_ / "report.jsonl", text.str());
+}
+
+}  // namespace dsi

@@ -1,0 +1,34 @@
+#pragma once
+
+// What a run leaves behind: $XDG_STATE_HOME/ds-install/runs/<id>/ with plan.json, report.jsonl and
+// hosts/<name>.log. No secret is ever in one: nothing is written here that was not said to a host in
+// the clear of the protocol, and that holds no key and no password.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "orchestrator/base/result.h"
+#include "orchestrator/report.h"
+
+namespace dsi {
+
+// Sorts by time: "20261130-141502-3f9c".
+std::string new_run_id();
+
+class Record {
+ public:
+  // Makes the folder.
+  static Result<Record> create(const std::filesystem::path& state, const std::string& run);
+
+  Result<void> write_plan(const std::string& json) const;
+  Result<void> write_transcript(const std::string& host, const std::vector<std::string>& lines) const;
+  Result<void> write_report(const RunReport& report) const;
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  explicit Record(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  std::filesystem::path folder_;
+};
+
+}  // namespace dsi

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "hostfile/host.h"
+#include "orchestrator/deploy.h"
+#include "orchestrator/plan.h"
+#include "orchestrator/progress.h"
+
+namespace dsi {
+
+// All hosts looked at, side by side; the sessions stay open for what comes next.
+struct Survey {
+  std::vector<SurveyRow> rows;                   // In the order of the hosts.
+  std::vector<std::optional<Session>> sessions;  // The same; none where the host did not answer.
+};
+
+// Changes nothing on any host. A stop ends it early: hosts that were not asked are kNotTried with an
+// error that says so.
+Survey survey_hosts(const std::vector<Host>& hosts, const RunContext& run, Progress& progress,
+                    std::stop_token drain);
+
+}  // namespace dsi

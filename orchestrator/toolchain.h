@@ -1,0 +1,42 @@
+#pragma once
+
+// What ops are built with on this machine.
+
+#include <filesystem>
+#include <map>
+#include <stop_token>
+#include <string>
+
+#include "orchestrator/base/result.h"
+#include "orchestrator/ports/process.h"
+
+namespace dsi {
+
+struct Torch {
+  std::filesystem::path prefix;   // pip's torch folder, an unpacked libtorch, or /usr.
+  std::filesystem::path library;  // The folder with libtorch_cpu.so.
+  std::string version;            // "2.11.0+cu130"
+  bool cxx11_abi = true;          // _GLIBCXX_USE_CXX11_ABI it was built with.
+  std::string found_by;           // "--torch", "python3", "the system".
+};
+
+struct Toolchain {
+  std::string arch;      // uname -m
+  std::string compiler;  // First line of `c++ --version`.
+  std::string cmake;     // Version.
+  std::string ninja;     // Version.
+  Torch torch;
+
+  // Everything a build depends on besides the sources, for the manifest and the cache key.
+  std::map<std::string, std::string> as_map() const;
+};
+
+// The torch in `prefix`.
+Result<Torch> inspect_torch(const std::filesystem::path& prefix);
+
+// `torch_option` (--torch) first, then the torch of the active python3 (looked up without importing
+// it: that alone takes seconds), then the system's.
+Result<Toolchain> find_toolchain(ProcessRunner& processes, const std::filesystem::path& torch_option,
+                                 std::stop_token stop);
+
+}  // namespace dsi
