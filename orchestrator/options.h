@@ -80,10 +80,12 @@ struct PrintAndExit {
 struct ParsedCommandLine {
   Options options;
   std::optional<PrintAndExit> print;  // --help, --version.
+  std::vector<std::string> warnings;  // One line each, to say once.
 };
 
 // `arguments` without the program's name. Pure but for reading the configuration file. Errors are
-// usage errors (exit 2).
+// usage errors (exit 2). All of them are found at once: the Error then holds several, such that
+// to_string() gives one "error: …" and "help: …" after the other.
 Result<ParsedCommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace dsi

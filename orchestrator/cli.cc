@@ -1,0 +1,656 @@
+#include "orchestrator/cli.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/make_shared.hpp>
+#include <boost/program_options/cmdline.hpp>
+#include <boost/program_options/errors.hpp>
+#include <boost/program_options/option.hpp>
+#include <boost/program_options/options_description.hpp>
+#include <boost/program_options/parsers.hpp>
+#include <charconv>
+#include <optional>
+
+#include "orchestrator/config.h"
+#include "orchestrator/text.h"
+
+namespace dsi {
+namespace {
+
+namespace po = boost::program_options;
+using std::string_view;
+
+constexpr unsigned bit(CommandKind kind) {
+  return 1u << static_cast<unsigned>(kind);
+}
+
+constexpr unsigned kInstall = bit(CommandKind::kInstall) | bit(CommandKind::kPlan);
+constexpr unsigned kBuilding = kInstall | bit(CommandKind::kBuild);
+constexpr unsigned kTesting = kInstall | bit(CommandKind::kReport) | bit(CommandKind::kRollback);
+constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall);
+constexpr unsigned kWithHosts = kOnNodes | bit(CommandKind::kHosts);
+constexpr unsigned kEverywhere = ~0u;
+
+constexpr int kMostSeconds = 24 * 60 * 60;
+
+constexpr std::array<CommandSpec, 7> kCommands = {{
+    {"install", CommandKind::kInstall, "compile the ops, install them on every host (the default)"},
+    {"plan", CommandKind::kPlan, "say what install would do; change nothing"},
+    {"build", CommandKind::kBuild, "compile the ops into a bundle, one file; needs no host"},
+    {"report", CommandKind::kReport, "test what is installed, op by op and host by host"},
+    {"rollback", CommandKind::kRollback, "go back to the release before"},
+    {"uninstall", CommandKind::kUninstall, "take every release off the hosts"},
+    {"hosts", CommandKind::kHosts, "show the hosts that the hostfile names"},
+}};
+
+using G = OptionGroup;
+const OptionSpec kOptions[] = {
+    // install.sh's own names are spelled as there.
+    {"hostfile", 'H', "PATH", &Options::hostfile, G::kHosts, kWithHosts,
+     "the hosts, one a line; by default /job/hostfile, and without that file this machine"},
+    {"hosts", 0, "LIST", &Options::hosts, G::kHosts, kWithHosts,
+     "the hosts themselves: node[01-08],login"},
+    {"local_only", 'l', "", &Options::local_only, G::kHosts, kWithHosts,
+     "this machine only, without SSH"},
+
+    {"ops", 0, "LIST", &Options::ops, G::kBuild, kBuilding, "only these ops: cpu_adam,cpu_lion"},
+    {"ops-dir", 0, "DIR", &Options::ops_folders, G::kBuild, kBuilding,
+     "also the ops in this folder; may be repeated"},
+    {"torch", 0, "PREFIX", &Options::torch, G::kBuild, kTesting | kBuilding,
+     "the torch to use: a folder with include/ and lib/"},
+    {"bundle", 0, "FILE", &Options::bundle, G::kBuild, kInstall,
+     "install this bundle; compile nothing"},
+    {"output", 'o', "PATH", &Options::output, G::kBuild,
+     bit(CommandKind::kBuild) | bit(CommandKind::kExamples),
+     "where build writes the bundle (default ds-ops.tar.zst), or -e its folder", false},
+    {"jobs", 0, "N", &Options::jobs, G::kBuild, kBuilding,
+     "compile N files at once; by default what cores and memory allow", true, 1, 4096},
+    {"keep-going", 0, "", &Options::keep_going, G::kBuild, kBuilding,
+     "if an op does not compile, install the others"},
+    {"clean", 0, "", &Options::clean, G::kBuild, kBuilding, "empty the build cache first"},
+    {"no_clean", 'n', "", &Options::no_clean, G::kBuild, kBuilding,
+     "accepted as in install.sh; the cache is never stale, so it is kept anyway"},
+    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding,
+     "where pip finds packages; used only by DeepSpeed wheels"},
+
+    {"prefix", 0, "PATH", &Options::prefix, G::kNode, kOnNodes,
+     "where it goes; by default /opt/ds-ops for root, else ~/.local/share/ds-ops"},
+    {"pip_sudo", 's', "", &Options::pip_sudo, G::kNode, kOnNodes, "work under sudo on the hosts"},
+    {"fanout", 0, "N", &Options::fanout, G::kNode, kOnNodes, "hosts at once (default 64)", true, 1,
+     4096},
+    {"connect-timeout", 0, "SECONDS", &Options::connect_timeout, G::kNode, kOnNodes,
+     "until a host must have answered (default 10)", true, 1, kMostSeconds},
+    {"stall-timeout", 0, "SECONDS", &Options::stall_timeout, G::kNode, kOnNodes,
+     "without progress until a connection is given up (default 30)", true, 1, kMostSeconds},
+    {"probe-timeout", 0, "SECONDS", &Options::probe_timeout, G::kNode, kTesting,
+     "for the self-test of one op (default 60)", true, 1, kMostSeconds},
+    {"strict", 0, "", &Options::strict, G::kNode, kTesting, "an op that is not ok fails its host"},
+
+    {"json", 0, "", &Options::json, G::kOutput, kWithHosts,
+     "JSON Lines on standard output instead of the report"},
+    {"verbose", 'v', "", &Options::verbose, G::kOutput, kEverywhere,
+     "say more; twice: what the compilers and the hosts say", true, 0, 9},
+
+    {"allow_sudo", 'r', "", &Options::allow_sudo, G::kOther, kEverywhere, "root may run this"},
+    {"config", 0, "FILE", &Options::config, G::kOther, kEverywhere & ~bit(CommandKind::kExamples),
+     "read these options from a YAML file instead of ~/.config/ds-install/config.yaml or "
+     "/etc/ds-install/config.yaml",
+     false},
+    {"dry-run", 0, "", {}, G::kOther, kInstall, "the same as the command plan", false},
+    {"examples",
+     'e',
+     "",
+     {},
+     G::kOther,
+     kInstall | bit(CommandKind::kExamples),
+     "write examples to a folder (default ./ds-install-examples); install nothing",
+     false},
+    {"version", 0, "", {}, G::kOther, kEverywhere, "say the version", false},
+    {"help", 'h', "", {}, G::kOther, kEverywhere, "this, or with a command that command's", false},
+};
+
+constexpr std::array<std::pair<OptionGroup, string_view>, 5> kGroups = {{
+    {G::kHosts, "Which hosts"},
+    {G::kBuild, "What to install"},
+    {G::kNode, "On the hosts"},
+    {G::kOutput, "What is told"},
+    {G::kOther, "Other"},
+}};
+
+struct Conflict {
+  string_view one;
+  string_view other;
+  string_view help;
+};
+constexpr string_view kOneSource = "name the hosts in one way only";
+constexpr string_view kBuildsNothing = "a bundle is installed as it is; leave one of the two out";
+constexpr std::array<Conflict, 10> kConflicts = {{
+    {"local_only", "hostfile", kOneSource},
+    {"local_only", "hosts", kOneSource},
+    {"hostfile", "hosts", kOneSource},
+    {"bundle", "ops", kBuildsNothing},
+    {"bundle", "ops-dir", kBuildsNothing},
+    {"bundle", "torch", kBuildsNothing},
+    {"bundle", "jobs", kBuildsNothing},
+    {"bundle", "keep-going", kBuildsNothing},
+    {"bundle", "clean", kBuildsNothing},
+    {"clean", "no_clean", "--clean empties the build cache, -n keeps it; choose one"},
+}};
+
+constexpr string_view kExamplesOfUse =
+    R"(Compiles every op once and installs it on every host of a hostfile over SSH.
+
+Everyday use:
+  ds-install                                  install on the hosts of /job/hostfile
+  ds-install -H hosts.txt                     ... of this hostfile
+  ds-install --hosts node[01-08]              ... on these hosts
+  ds-install -l                               ... on this machine only
+  ds-install plan -H hosts.txt                say what would be done, change nothing
+  ds-install report -H hosts.txt              does every op work on every host?
+  ds-install build -o ops.tar.zst             compile here, then, where there is no compiler:
+  ds-install --bundle ops.tar.zst             install that
+  ds-install -e                               write examples: hostfile, configuration, programs
+)";
+
+constexpr string_view kExitCodes =
+    R"(Exit codes:
+  0    every host is installed or was up to date
+  1    some host failed or could not be reached, or with --strict some op is not ok
+  2    the command line, the configuration or the hostfile is wrong
+  3    compiling or packing failed; no host was touched
+  4    the hosts cannot take what was asked for; no host was touched
+  130  interrupted
+)";
+
+const CommandSpec* find_command(string_view name) {
+  for (const CommandSpec& command : kCommands) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+string_view command_name(CommandKind kind) {
+  for (const CommandSpec& command : kCommands) {
+    if (command.kind == kind) return command.name;
+  }
+  return "--examples";
+}
+
+bool takes_value(const OptionSpec& option) {
+  return !option.value.empty();
+}
+
+bool may_repeat(const OptionSpec& option) {
+  return !takes_value(option) ||
+         std::holds_alternative<std::vector<std::filesystem::path> Options::*>(option.field);
+}
+
+std::string dashed(const OptionSpec& option) {
+  return fmt::format("--{}", option.name);
+}
+
+std::string other_spelling(string_view name) {
+  std::string other(name);
+  for (char& c : other) c = c == '_' ? '-' : c == '-' ? '_' : c;
+  return other;
+}
+
+Result<int> number(const OptionSpec& option, string_view text) {
+  int value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size() || value < option.least ||
+      value > option.most) {
+    return fail("needs a number from {} to {}, not \"{}\"", option.least, option.most,
+                printable(text));
+  }
+  return value;
+}
+
+bool is_op_name(string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+Result<void> add_ops(std::vector<std::string>& ops, string_view text) {
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const std::string name(text.substr(at, comma - at));
+    at = comma + 1;
+    if (!is_op_name(name)) {
+      return tl::unexpected(
+          Error{fmt::format("needs names of ops with commas between, not \"{}\"", printable(text)),
+                "for example cpu_adam,cpu_lion"});
+    }
+    if (std::find(ops.begin(), ops.end(), name) == ops.end()) ops.push_back(name);
+  }
+  return {};
+}
+
+// ---- The command line as it was typed ----------------------------------------------------------
+
+struct Given {
+  const OptionSpec* option;
+  std::string typed;  // "-H", "--hostfile".
+  std::string value;
+};
+
+struct Typed {
+  std::vector<Given> options;
+  std::vector<std::string> words;  // What is not an option.
+};
+
+po::options_description boost_description() {
+  po::options_description description;
+  for (const OptionSpec& option : kOptions) {
+    std::string names(option.name);
+    const std::string other = other_spelling(option.name);
+    if (other != option.name) names += "," + other;
+    if (option.letter) names += fmt::format(",{}", option.letter);
+    // Text for every value: set_option() knows the types, for the configuration as well.
+    description.add(boost::make_shared<po::option_description>(
+        names.c_str(), new po::untyped_value(!takes_value(option)), ""));
+  }
+  return description;
+}
+
+Error unknown_option(const po::option& found) {
+  const std::string token =
+      found.original_tokens.empty() ? found.string_key : found.original_tokens[0];
+  std::string name = token.substr(0, token.find('='));
+  if (!token.starts_with("--")) {
+    return {fmt::format("unknown option {}", printable(name)),
+            "ds-install --help lists the options"};
+  }
+  std::string help = suggest_option(name.substr(2), false);
+  if (help.empty()) help = "ds-install --help lists the options";
+  return {fmt::format("unknown option {}", printable(name)), help};
+}
+
+Error syntax_error(const po::error_with_option_name& e) {
+  std::string name = e.get_option_name();
+  if (const auto* syntax = dynamic_cast<const po::invalid_syntax*>(&e)) {
+    switch (syntax->kind()) {
+      case po::invalid_syntax::missing_parameter:
+      case po::invalid_syntax::empty_adjacent_parameter:
+        return {fmt::format("{} needs a value", name), ""};
+      case po::invalid_syntax::extra_parameter:
+        return {fmt::format("{} takes no value", name), ""};
+      default:
+        break;
+    }
+  }
+  return {e.what(), "ds-install --help lists the options"};
+}
+
+// Boost finds where options end and values begin, as getopt would; what they mean is ours.
+Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Error>& errors) {
+  namespace style = po::command_line_style;
+  // Without allow_guessing: an abbreviation that is right today is ambiguous tomorrow.
+  constexpr int kStyle = style::allow_long | style::long_allow_adjacent | style::long_allow_next |
+                         style::allow_short | style::allow_dash_for_short |
+                         style::short_allow_adjacent | style::short_allow_next |
+                         style::allow_sticky;
+  Typed typed;
+  const po::options_description description = boost_description();
+  std::vector<po::option> found;
+  try {
+    found = po::command_line_parser(arguments)
+                .options(description)
+                .style(kStyle)
+                .allow_unregistered()
+                .run()
+                .options;
+  } catch (const po::error_with_option_name& e) {
+    errors.push_back(syntax_error(e));
+    return typed;
+  } catch (const po::error& e) {
+    errors.push_back({e.what(), "ds-install --help lists the options"});
+    return typed;
+  }
+  bool after_unknown = false;
+  for (const po::option& o : found) {
+    if (o.unregistered) {
+      errors.push_back(unknown_option(o));
+      const std::string& token = o.original_tokens.empty() ? o.string_key : o.original_tokens[0];
+      after_unknown = token.find('=') == std::string::npos;
+      continue;
+    }
+    const OptionSpec* option = o.string_key.empty() ? nullptr : find_option(o.string_key);
+    if (!option) {
+      // The word behind an option that nobody knows is most likely its value.
+      if (!after_unknown) {
+        for (const std::string& word : o.value) typed.words.push_back(word);
+      }
+    } else {
+      std::string spelled = o.original_tokens.empty() ? dashed(*option) : o.original_tokens[0];
+      spelled = spelled.starts_with("--") ? spelled.substr(0, spelled.find('='))
+                                          : fmt::format("-{}", option->letter);
+      typed.options.push_back({option, spelled, o.value.empty() ? std::string() : o.value[0]});
+    }
+    after_unknown = false;
+  }
+  return typed;
+}
+
+bool is_given(const Typed& typed, string_view name) {
+  return std::any_of(typed.options.begin(), typed.options.end(),
+                     [&](const Given& given) { return given.option->name == name; });
+}
+
+// Decides on the command and takes its words away; for -e leaves the folder in `output`.
+CommandKind choose_command(const Typed& typed, bool unknown_options, Options& options,
+                           std::vector<Error>& errors) {
+  const bool examples = is_given(typed, "examples");
+  const bool dry_run = is_given(typed, "dry-run");
+  CommandKind kind = CommandKind::kInstall;
+  std::size_t used = 0;
+  if (!typed.words.empty()) {
+    const std::string& word = typed.words[0];
+    const CommandSpec* command = find_command(word);
+    if (examples) {
+      used = 1;
+      options.output = word;
+      if (command) {
+        errors.push_back({fmt::format("-e writes examples; it does not go with {}", word),
+                          fmt::format("leave {0} out, or write ./{0} for a folder", word)});
+      } else if (is_given(typed, "output")) {
+        errors.push_back(
+            {fmt::format("the examples' folder is given twice: {} and -o", printable(word)),
+             "give it once"});
+      }
+    } else if (command) {
+      used = 1;
+      kind = command->kind;
+    } else if (!unknown_options) {
+      used = typed.words.size();
+      std::vector<std::string> names;
+      for (const CommandSpec& c : kCommands) names.emplace_back(c.name);
+      const std::string meant = closest(word, names);
+      errors.push_back({fmt::format("unknown command {}", printable(word)),
+                        !meant.empty()   ? fmt::format("did you mean {}?", meant)
+                        : word == "help" ? "use ds-install --help"
+                                         : "ds-install --help lists the commands; a hostfile is "
+                                           "given with -H"});
+    }
+  }
+  for (std::size_t i = used; i < typed.words.size() && !unknown_options; ++i) {
+    errors.push_back({fmt::format("unexpected argument {}", printable(typed.words[i])),
+                      kind == CommandKind::kBuild ? "the bundle's name is given with -o"
+                                                  : "ds-install --help shows what there is"});
+  }
+  if (examples) return CommandKind::kExamples;
+  if (dry_run && kind == CommandKind::kInstall) return CommandKind::kPlan;
+  return kind;
+}
+
+void check_use(const Typed& typed, CommandKind kind, std::vector<Error>& errors) {
+  std::vector<const OptionSpec*> seen;
+  for (const Given& given : typed.options) {
+    const OptionSpec& option = *given.option;
+    if (std::find(seen.begin(), seen.end(), &option) != seen.end()) {
+      if (!may_repeat(option)) {
+        const bool list = std::holds_alternative<std::vector<std::string> Options::*>(option.field);
+        errors.push_back({fmt::format("{} is given twice", dashed(option)),
+                          list ? "put commas between the names" : "give it once"});
+      }
+      continue;
+    }
+    for (const OptionSpec* earlier : seen) {
+      Error conflict = conflict_between(*earlier, option);
+      if (!conflict.what.empty()) errors.push_back(std::move(conflict));
+    }
+    seen.push_back(&option);
+    if (!(option.commands & bit(kind))) {
+      std::string where;
+      for (const CommandSpec& command : kCommands) {
+        if (!(option.commands & bit(command.kind))) continue;
+        where += (where.empty() ? "" : ", ") + std::string(command.name);
+      }
+      if (option.commands & bit(CommandKind::kExamples)) where += ", -e";
+      errors.push_back({fmt::format("{} means nothing to {}", given.typed, command_name(kind)),
+                        fmt::format("it is for: {}", where)});
+    }
+  }
+}
+
+// What the configuration says as far as the command line leaves it open, then the command line.
+void set_all(const Typed& typed, const Config& config, Options& options,
+             std::vector<Error>& errors) {
+  for (const ConfigValue& value : config.values) {
+    const OptionSpec& option = *value.option;
+    const bool overruled =
+        std::any_of(typed.options.begin(), typed.options.end(), [&](const Given& given) {
+          return given.option == &option || !conflict_between(*given.option, option).what.empty();
+        });
+    if (overruled || !(option.commands & bit(options.command))) continue;
+    for (const std::string& text : value.texts) {
+      // The configuration's reader has checked it.
+      if (auto done = set_option(options, option, text); !done) errors.push_back(done.error());
+    }
+    if (option.name == "hostfile") options.hostfile_given = true;
+  }
+  options.per_host = config.hosts;
+  for (const Given& given : typed.options) {
+    if (!(given.option->commands & bit(options.command))) continue;
+    auto done = set_option(options, *given.option, given.value);
+    if (!done) {
+      errors.push_back({fmt::format("{} {}", given.typed, done.error().what), done.error().help});
+    }
+    if (given.option->name == "hostfile") options.hostfile_given = true;
+  }
+}
+
+std::string one_option(const OptionSpec& option) {
+  std::string text = option.letter ? fmt::format("  -{}, ", option.letter) : "      ";
+  text += dashed(option);
+  if (takes_value(option)) text += fmt::format(" {}", option.value);
+  return text;
+}
+
+std::string options_help(unsigned commands) {
+  constexpr std::size_t kColumn = 30;
+  constexpr std::size_t kWidth = 98;
+  std::string out;
+  for (const auto& [group, title] : kGroups) {
+    std::string section;
+    for (const OptionSpec& option : kOptions) {
+      if (option.group != group || !(option.commands & commands)) continue;
+      std::string head = one_option(option);
+      for (const std::string& line : wrapped(option.help, kWidth - kColumn)) {
+        section += padded(head, kColumn) + line + '\n';
+        head.clear();
+      }
+    }
+    if (!section.empty()) out += fmt::format("\n{}:\n{}", title, section);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const OptionSpec> option_table() {
+  return kOptions;
+}
+std::span<const CommandSpec> command_table() {
+  return kCommands;
+}
+
+const OptionSpec* find_option(string_view name) {
+  for (const OptionSpec& option : kOptions) {
+    if (option.name == name || other_spelling(option.name) == name) return &option;
+  }
+  return nullptr;
+}
+
+std::string suggest_option(string_view name, bool for_config) {
+  std::vector<std::string> names;
+  for (const OptionSpec& option : kOptions) {
+    if (for_config && !option.in_config) continue;
+    names.emplace_back(option.name);
+    const std::string other = other_spelling(option.name);
+    if (other != option.name && name.find('-') != name.npos && other.find('-') != other.npos) {
+      names.back() = other;  // Suggested in the spelling that was tried.
+    }
+  }
+  const std::string meant = closest(name, names);
+  if (meant.empty()) return {};
+  return fmt::format("did you mean {}{}?", for_config ? "" : "--", meant);
+}
+
+Result<void> set_option(Options& options, const OptionSpec& option, string_view value) {
+  if (takes_value(option) && value.empty()) return fail("needs a value");
+  if (option.name == "prefix") DSI_CHECK(check_prefix(value));
+  if (const auto* flag = std::get_if<bool Options::*>(&option.field)) {
+    options.** flag = value != "false";
+  } else if (const auto* count = std::get_if<int Options::*>(&option.field)) {
+    if (!takes_value(option) && value.empty()) {
+      ++(options.**count);
+    } else {
+      DSI_TRY(options.**count, number(option, value));
+    }
+  } else if (const auto* text = std::get_if<std::string Options::*>(&option.field)) {
+    options.** text = value;
+  } else if (const auto* path = std::get_if<std::filesystem::path Options::*>(&option.field)) {
+    options.** path = value;
+  } else if (const auto* time = std::get_if<std::chrono::seconds Options::*>(&option.field)) {
+    DSI_TRY(const int seconds, number(option, value));
+    options.** time = std::chrono::seconds(seconds);
+  } else if (const auto* ops = std::get_if<std::vector<std::string> Options::*>(&option.field)) {
+    DSI_CHECK(add_ops(options.**ops, value));
+  } else if (const auto* paths =
+                 std::get_if<std::vector<std::filesystem::path> Options::*>(&option.field)) {
+    (options.**paths).emplace_back(value);
+  }
+  return {};
+}
+
+Result<void> check_prefix(string_view prefix) {
+  constexpr string_view kPunctuation = "/._+@:=,~ -";
+  if (!prefix.starts_with('/')) {
+    return fail_with_help(fmt::format("needs an absolute path, not \"{}\"", printable(prefix)),
+                          "begin it with /; it is a folder on the hosts");
+  }
+  for (char c : prefix) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    if (!plain && kPunctuation.find(c) == kPunctuation.npos) {
+      return fail_with_help(
+          fmt::format("has a character that cannot be used: \"{}\"", printable(prefix)),
+          "use letters, digits, spaces and / . _ + @ : = , ~ - only");
+    }
+  }
+  bool any_part = false;
+  for (const std::filesystem::path& part : std::filesystem::path(prefix)) {
+    if (part == "..") {
+      return fail_with_help(fmt::format("has a part \"..\": \"{}\"", prefix),
+                            "write the path without it");
+    }
+    any_part = any_part || (part != "/" && part != "." && !part.empty());
+  }
+  if (!any_part) return fail_with_help("cannot be /", "name a folder of its own");
+  return {};
+}
+
+Result<void> check_user(string_view user) {
+  constexpr string_view kPunctuation = "._+@-";
+  const bool good =
+      !user.empty() && user[0] != '-' && std::all_of(user.begin(), user.end(), [&](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+               kPunctuation.find(c) != kPunctuation.npos;
+      });
+  if (good) return {};
+  return fail_with_help(fmt::format("needs the name of a user, not \"{}\"", printable(user)),
+                        "use letters, digits and . _ + @ - only");
+}
+
+Error conflict_between(const OptionSpec& one, const OptionSpec& other) {
+  for (const Conflict& c : kConflicts) {
+    if ((c.one == one.name && c.other == other.name) ||
+        (c.one == other.name && c.other == one.name)) {
+      return {fmt::format("--{} and --{} exclude each other", c.one, c.other), std::string(c.help)};
+    }
+  }
+  return {};
+}
+
+std::string help_text() {
+  std::string out(kExamplesOfUse);
+  out += "\nUsage: ds-install [command] [options]\n\nCommands:\n";
+  for (const CommandSpec& command : kCommands) {
+    out += fmt::format("  {} {}\n", padded(command.name, 11), command.help);
+  }
+  out += options_help(kEverywhere);
+  out += "\nIn a name '-' and '_' are the same. Every option may stand in the configuration.\n\n";
+  out += kExitCodes;
+  return out;
+}
+
+std::string help_text(const CommandSpec& command) {
+  return fmt::format("ds-install {0}: {1}\n\nUsage: ds-install {0} [options]\n{2}\n{3}",
+                     command.name, command.help, options_help(bit(command.kind)), kExitCodes);
+}
+
+Error all_of(const std::vector<Error>& errors) {
+  Error all;
+  for (std::size_t i = 0; i + 1 < errors.size(); ++i) all.what += to_string(errors[i]) + '\n';
+  all.what += to_string(errors.back());
+  // to_string() will put this in front again, and the help behind.
+  all.what.erase(0, string_view("error: ").size());
+  if (!errors.back().help.empty()) {
+    all.what.resize(all.what.size() - string_view("\n  help: ").size() - errors.back().help.size());
+  }
+  all.help = errors.back().help;
+  return all;
+}
+
+Result<ParsedCommandLine> parse_command_line(const std::vector<std::string>& arguments) {
+  std::vector<Error> errors;
+  const Typed typed = read_arguments(arguments, errors);
+  ParsedCommandLine parsed;
+  Options& options = parsed.options;
+  // Somebody who asks for help gets it, whatever else is wrong.
+  if (is_given(typed, "help")) {
+    const CommandSpec* command = typed.words.empty() ? nullptr : find_command(typed.words[0]);
+    parsed.print = PrintAndExit{command ? help_text(*command) : help_text()};
+    return parsed;
+  }
+  if (is_given(typed, "version")) {
+    parsed.print = PrintAndExit{"ds-install " DSI_VERSION "\n"};
+    return parsed;
+  }
+  options.command = choose_command(typed, !errors.empty(), options, errors);
+  check_use(typed, options.command, errors);
+
+  Config config;
+  if (options.command != CommandKind::kExamples) {
+    std::filesystem::path file;
+    for (const Given& given : typed.options) {
+      if (given.option->name == "config") file = given.value;
+    }
+    const bool asked = !file.empty();
+    if (!asked) file = default_config_file();
+    if (!file.empty()) {
+      auto loaded = load_config(file);
+      if (loaded) {
+        config = *std::move(loaded);
+        options.config = file;
+      } else {
+        errors.push_back(loaded.error());
+      }
+    }
+  }
+  set_all(typed, config, options, errors);
+  if (!errors.empty()) return tl::unexpected(all_of(errors));
+
+  if (options.output.empty()) {
+    if (options.command == CommandKind::kBuild) options.output = "ds-ops.tar.zst";
+    if (options.command == CommandKind::kExamples) options.output = "./ds-install-examples";
+  }
+  if (!options.pip_mirror.empty()) {
+    parsed.warnings.push_back(
+        "--pip_mirror is used only by DeepSpeed wheels; the ops themselves need no packages");
+  }
+  return parsed;
+}
+
+}  // namespace dsi

@@ -1,0 +1,505 @@
+#include "orchestrator/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "orchestrator/base/nodeset.h"
+#include "orchestrator/text.h"
+
+namespace dsi {
+namespace {
+
+// ---- Colour ------------------------------------------------------------------------------------
+
+enum class Paint { kPlain, kGood, kBad, kDoubtful, kQuiet, kBold };
+
+std::string painted(const Style& style, Paint paint, std::string_view text) {
+  if (!style.colour || paint == Paint::kPlain) return std::string(text);
+  static constexpr std::array<std::string_view, 6> kCodes = {"",         "\x1b[32m", "\x1b[1;31m",
+                                                             "\x1b[33m", "\x1b[2m",  "\x1b[1m"};
+  return fmt::format("{}{}\x1b[0m", kCodes[static_cast<std::size_t>(paint)], text);
+}
+
+// For the words that hosts and ops end with; anything that is not one of them stays plain.
+Paint paint_of(std::string_view word) {
+  static const std::map<std::string_view, Paint> kPaints = {{"ok", Paint::kGood},
+                                                            {"installed", Paint::kGood},
+                                                            {"up-to-date", Paint::kGood},
+                                                            {"rolled-back", Paint::kGood},
+                                                            {"uninstalled", Paint::kGood},
+                                                            {"reported", Paint::kGood},
+                                                            {"repaired", Paint::kGood},
+                                                            {"damaged", Paint::kBad},
+                                                            {"missing", Paint::kBad},
+                                                            {"incompatible", Paint::kBad},
+                                                            {"crash", Paint::kBad},
+                                                            {"wrong", Paint::kBad},
+                                                            {"failed", Paint::kBad},
+                                                            {"unreachable", Paint::kBad},
+                                                            {"refused", Paint::kBad},
+                                                            {"not-tried", Paint::kDoubtful},
+                                                            {"not-built", Paint::kDoubtful},
+                                                            {"skipped", Paint::kDoubtful},
+                                                            {"-", Paint::kQuiet}};
+  const auto found = kPaints.find(word);
+  return found == kPaints.end() ? Paint::kPlain : found->second;
+}
+
+// ---- Which hosts are alike ---------------------------------------------------------------------
+
+bool is_done(HostStatus status) {
+  return status == HostStatus::kInstalled || status == HostStatus::kUpToDate;
+}
+
+// The op's status on the host; "-" if the host said nothing about it.
+std::string_view op_status(const HostReport& host, std::string_view op) {
+  for (const protocol::OpRow& row : host.ops) {
+    if (row.op == op) return row.status;
+  }
+  return "-";
+}
+
+// The wanted columns, then every op that only a host knows: nothing that was said is left out.
+std::vector<std::string> all_columns(const RunReport& report) {
+  std::vector<std::string> columns = report.columns;
+  for (const HostReport& host : report.hosts) {
+    for (const protocol::OpRow& row : host.ops) {
+      if (std::find(columns.begin(), columns.end(), row.op) == columns.end()) {
+        columns.push_back(row.op);
+      }
+    }
+  }
+  return columns;
+}
+
+struct Group {
+  std::vector<std::string> hosts;
+  std::vector<std::string> cells;  // Result, release if it is shown, one an op.
+  bool good = false;               // Done, and every op is ok.
+};
+
+std::string label(const std::vector<std::string>& hosts) {
+  return printable(fold_nodeset(hosts));
+}
+
+// "node07", or "node[01-03] (3 hosts)".
+std::string counted_label(const std::vector<std::string>& hosts) {
+  if (hosts.size() == 1) return printable(hosts[0]);
+  return fmt::format("{} ({} hosts)", label(hosts), hosts.size());
+}
+
+// ---- The matrix --------------------------------------------------------------------------------
+
+struct Table {
+  std::string corner;
+  std::vector<std::string> columns;
+  std::vector<std::string> row_labels;
+  std::vector<std::vector<std::string>> cells;  // [row][column]
+};
+
+Table turned(const Table& table, std::string corner) {
+  Table out{std::move(corner), table.row_labels, table.columns, {}};
+  for (std::size_t c = 0; c < table.columns.size(); ++c) {
+    std::vector<std::string> row;
+    for (const auto& cells : table.cells) row.push_back(cells[c]);
+    out.cells.push_back(std::move(row));
+  }
+  return out;
+}
+
+// How a table that is too wide is broken: panes of columns, one below the other.
+struct Layout {
+  std::size_t label_width = 0;
+  std::vector<std::size_t> widths;                         // Of the columns.
+  std::vector<std::pair<std::size_t, std::size_t>> panes;  // Columns [first, second).
+  std::size_t lines = 0;
+};
+
+constexpr std::size_t kIndent = 2;
+constexpr std::size_t kGap = 2;
+
+Layout lay_out(const Table& table, std::size_t width, std::size_t label_limit,
+               std::size_t heading_limit) {
+  Layout layout;
+  layout.label_width = display_width(table.corner);
+  for (const std::string& text : table.row_labels) {
+    layout.label_width = std::max(layout.label_width, std::min(display_width(text), label_limit));
+  }
+  for (std::size_t c = 0; c < table.columns.size(); ++c) {
+    std::size_t most = std::min(display_width(table.columns[c]), heading_limit);
+    for (const auto& row : table.cells) most = std::max(most, display_width(row[c]));
+    layout.widths.push_back(most);
+  }
+  std::size_t first = 0;
+  std::size_t used = kIndent + layout.label_width;
+  for (std::size_t c = 0; c < layout.widths.size(); ++c) {
+    if (used + kGap + layout.widths[c] > width && c > first) {
+      layout.panes.emplace_back(first, c);
+      first = c;
+      used = kIndent + layout.label_width;
+    }
+    used += kGap + layout.widths[c];
+  }
+  layout.panes.emplace_back(first, layout.widths.size());
+  layout.lines = layout.panes.size() * (table.row_labels.size() + 2) - 1;
+  return layout;
+}
+
+// One line without spaces at its end, which would only wrap on a narrow terminal.
+class Line {
+ public:
+  explicit Line(const Style& style) : style_(style) {}
+  void add(Paint paint, std::string_view text, std::size_t width) {
+    text_.append(pending_, ' ');
+    text_ += painted(style_, paint, text);
+    const std::size_t taken = display_width(text);
+    pending_ = kGap + (taken < width ? width - taken : 0);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  const Style& style_;
+  std::string text_;
+  std::size_t pending_ = kIndent;
+};
+
+void print_table(std::ostream& out, const Table& table, const Layout& layout, const Style& style) {
+  for (std::size_t p = 0; p < layout.panes.size(); ++p) {
+    if (p > 0) out << '\n';
+    const auto [first, last] = layout.panes[p];
+    Line heading(style);
+    heading.add(Paint::kQuiet, table.corner, layout.label_width);
+    for (std::size_t c = first; c < last; ++c) {
+      heading.add(Paint::kQuiet, truncated(table.columns[c], layout.widths[c]), layout.widths[c]);
+    }
+    out << heading.text() << '\n';
+    for (std::size_t r = 0; r < table.row_labels.size(); ++r) {
+      Line line(style);
+      line.add(Paint::kPlain, truncated(table.row_labels[r], layout.label_width),
+               layout.label_width);
+      for (std::size_t c = first; c < last; ++c) {
+        line.add(paint_of(table.cells[r][c]), table.cells[r][c], layout.widths[c]);
+      }
+      out << line.text() << '\n';
+    }
+  }
+}
+
+void print_matrix(std::ostream& out, const RunReport& report, const Style& style) {
+  const std::vector<std::string> ops = all_columns(report);
+  // Which release a host runs is worth a column only if it is not the same everywhere or if nobody
+  // said before which one to expect.
+  const bool show_release = std::any_of(
+      report.hosts.begin(), report.hosts.end(),
+      [&](const HostReport& host) { return !host.to.empty() && host.to != report.release; });
+
+  std::vector<Group> groups;
+  std::map<std::vector<std::string>, std::size_t> group_of;
+  for (const HostReport& host : report.hosts) {
+    Group group;
+    group.good = is_done(host.status);
+    group.cells.push_back(printable(result_word(report, host)));
+    if (show_release) group.cells.push_back(host.to.empty() ? "-" : printable(host.to));
+    for (const std::string& op : ops) {
+      const std::string_view status = op_status(host, op);
+      group.good = group.good && status == "ok";
+      group.cells.push_back(printable(status));
+    }
+    const auto [place, is_new] = group_of.emplace(group.cells, groups.size());
+    if (is_new) groups.push_back(std::move(group));
+    groups[place->second].hosts.push_back(host.host);
+  }
+  // What is not as it should be stands last, next to the reasons.
+  std::stable_partition(groups.begin(), groups.end(), [](const Group& g) { return g.good; });
+
+  Table by_host{
+      groups.size() == 1 && groups[0].hosts.size() == 1 ? "host" : "hosts", {"result"}, {}, {}};
+  if (show_release) by_host.columns.push_back("release");
+  for (const std::string& op : ops) by_host.columns.push_back(printable(op));
+  const auto width = static_cast<std::size_t>(std::max(style.width, 20));
+  for (const Group& group : groups) {
+    // The count stays visible however long the names are; the names in full are with the reasons.
+    const std::string count =
+        group.hosts.size() == 1 ? std::string() : fmt::format(" ({})", group.hosts.size());
+    by_host.row_labels.push_back(
+        truncated(label(group.hosts), std::max<std::size_t>(width / 2, 24) - count.size()) + count);
+    by_host.cells.push_back(group.cells);
+  }
+  const Layout host_rows = lay_out(by_host, width, width, width);
+  const Table by_op = turned(by_host, "op");
+  const Layout op_rows = lay_out(by_op, width, width / 2, std::max<std::size_t>(width / 4, 16));
+  if (host_rows.panes.size() == 1 || host_rows.lines <= op_rows.lines) {
+    print_table(out, by_host, host_rows, style);
+  } else {
+    print_table(out, by_op, op_rows, style);
+  }
+}
+
+// ---- The reasons -------------------------------------------------------------------------------
+
+bool is_name_character(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' ||
+         c == '_';
+}
+
+// The text with the host's own name as "<host>", so that the same reason on many hosts is the same
+// text.
+std::string without_name(std::string_view text, std::string_view name) {
+  std::string out;
+  std::size_t at = 0;
+  while (!name.empty()) {
+    const std::size_t found = text.find(name, at);
+    if (found == std::string_view::npos) break;
+    const std::size_t end = found + name.size();
+    const bool whole =
+        (found == 0 || (!is_name_character(text[found - 1]) && text[found - 1] != '.')) &&
+        (end == text.size() ||
+         (!is_name_character(text[end]) &&
+          !(text[end] == '.' && end + 1 < text.size() && is_name_character(text[end + 1]))));
+    out += text.substr(at, found - at);
+    out += whole ? std::string_view("<host>") : name;
+    at = end;
+  }
+  out += text.substr(at);
+  return out;
+}
+
+struct Reason {
+  std::string subject;  // "unreachable", "cpu_adam crash on cpu".
+  std::string what;
+  std::string help;
+  friend auto operator<=>(const Reason&, const Reason&) = default;
+};
+
+struct Told {
+  Reason folded;  // With "<host>".
+  Reason single;  // As the first host said it.
+  std::vector<std::string> hosts;
+};
+
+// Reasons in the order of their first host, each with all of its hosts.
+class Reasons {
+ public:
+  void add(const HostReport& host, Reason reason) {
+    Reason folded{reason.subject, without_name(reason.what, host.host),
+                  without_name(reason.help, host.host)};
+    const auto [place, is_new] = index_.emplace(folded, told_.size());
+    if (is_new) told_.push_back({std::move(folded), std::move(reason), {}});
+    told_[place->second].hosts.push_back(host.host);
+  }
+  const std::vector<Told>& all() const { return told_; }
+
+ private:
+  std::vector<Told> told_;
+  std::map<Reason, std::size_t> index_;
+};
+
+// Continuation lines are indented so that the next "error:" is found at a glance.
+std::string indented(std::string_view text) {
+  std::string out;
+  for (char c : printable(text, true)) {
+    out += c;
+    if (c == '\n') out += "    ";
+  }
+  while (!out.empty() && (out.back() == ' ' || out.back() == '\n')) out.pop_back();
+  return out;
+}
+
+void print_reason(std::ostream& out, const Style& style, Paint paint, std::string_view severity,
+                  std::string_view subject, std::string_view hosts, std::string_view what,
+                  std::string_view help) {
+  out << painted(style, paint, fmt::format("{}:", severity)) << ' ' << hosts << ": " << subject;
+  if (!what.empty()) out << ": " << indented(what);
+  out << '\n';
+  if (!help.empty()) {
+    out << "  " << painted(style, Paint::kBold, "help:") << ' ' << indented(help) << '\n';
+  }
+}
+
+bool print_reasons(std::ostream& out, const RunReport& report, const Style& style) {
+  Reasons of_hosts;
+  Reasons of_ops;  // Subject: the op.
+  std::map<std::pair<std::string, std::string>, protocol::OpRow> rows;
+  for (const HostReport& host : report.hosts) {
+    if (!is_done(host.status) && host.status != HostStatus::kNotTried) {
+      of_hosts.add(host, {result_word(report, host), host.error.what, host.error.help});
+    }
+    for (const protocol::OpRow& row : host.ops) {
+      if (row.status == "ok") continue;
+      // Unit separators cannot be in a printed text; the parts are taken apart again below.
+      of_ops.add(host, {row.op, row.detail, row.status + '\x1f' + row.device});
+    }
+  }
+  bool printed = false;
+  for (const Told& told : of_hosts.all()) {
+    if (!printed) out << '\n';
+    printed = true;
+    const Reason& reason = told.hosts.size() == 1 ? told.single : told.folded;
+    print_reason(out, style, Paint::kBad, "error", reason.subject, counted_label(told.hosts),
+                 reason.what, reason.help);
+  }
+
+  // Ops that fare alike on the same hosts for the same reason are one entry.
+  using Alike = std::tuple<std::string, std::string, std::vector<std::string>>;
+  std::vector<std::pair<Alike, std::vector<std::string>>> entries;
+  std::map<Alike, std::size_t> entry_of;
+  for (const Told& told : of_ops.all()) {
+    const Reason& reason = told.hosts.size() == 1 ? told.single : told.folded;
+    Alike alike{reason.help, reason.what, told.hosts};
+    const auto [place, is_new] = entry_of.emplace(alike, entries.size());
+    if (is_new) entries.push_back({std::move(alike), {}});
+    entries[place->second].second.push_back(printable(reason.subject));
+  }
+  for (const auto& [alike, ops] : entries) {
+    if (!printed) out << '\n';
+    printed = true;
+    const auto& [state, what, hosts] = alike;
+    const std::size_t cut = state.find('\x1f');
+    const std::string status = printable(state.substr(0, cut));
+    const std::string device = printable(state.substr(cut + 1));
+    std::string subject;
+    for (const std::string& op : ops) subject += (subject.empty() ? "" : ", ") + op;
+    subject += ": " + status + (device.empty() || device == "-" ? "" : " on " + device);
+    const bool mild = status == "skipped" || status == "not-built";
+    const bool fails = report.strict;
+    print_reason(out, style, fails ? Paint::kBad : Paint::kDoubtful,
+                 fails  ? "error"
+                 : mild ? "note"
+                        : "warning",
+                 subject, counted_label(hosts), what, "");
+  }
+  return printed;
+}
+
+// ---- The last line -----------------------------------------------------------------------------
+
+std::string duration(std::chrono::duration<double> time) {
+  const double seconds = std::max(time.count(), 0.0);
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<long long>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+// "6 installed, 1 up-to-date", in the order of `order`, then as they came.
+class Counts {
+ public:
+  explicit Counts(std::vector<std::string> order) {
+    for (std::string& word : order) counts_.emplace_back(std::move(word), 0);
+  }
+  void add(std::string_view word) {
+    for (auto& [known, count] : counts_) {
+      if (known == word) {
+        ++count;
+        return;
+      }
+    }
+    counts_.emplace_back(std::string(word), 1);
+  }
+  std::string text(const Style& style) const {
+    std::string out;
+    for (const auto& [word, count] : counts_) {
+      if (count == 0) continue;
+      if (!out.empty()) out += ", ";
+      out += painted(style, paint_of(word), fmt::format("{} {}", count, word));
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::size_t>> counts_;
+};
+
+void print_recap(std::ostream& out, const RunReport& report, const Style& style) {
+  Counts hosts({"installed", "up-to-date", "failed", "unreachable", "refused", "not-tried"});
+  for (const HostReport& host : report.hosts) hosts.add(printable(result_word(report, host)));
+
+  Counts ops({"ok"});
+  std::size_t ok = 0;
+  std::size_t rows = 0;
+  for (const HostReport& host : report.hosts) {
+    for (const protocol::OpRow& row : host.ops) {
+      ++rows;
+      if (row.status == "ok") {
+        ++ok;
+      } else {
+        ops.add(printable(row.status));
+      }
+    }
+  }
+  const std::size_t count = report.hosts.size();
+  if (report.interrupted) out << painted(style, Paint::kBad, "interrupted:") << ' ';
+  out << painted(style, Paint::kBold, fmt::format("{} host{}", count, count == 1 ? "" : "s"));
+  if (count > 0) out << ": " << hosts.text(style);
+  if (rows > 0) {
+    out << "; ";
+    if (ok > 0) {
+      out << painted(style, Paint::kGood, fmt::format("{} op{} ok", ok, ok == 1 ? "" : "s"));
+    } else {
+      out << "no op ok";
+    }
+    const std::string others = ops.text(style);
+    if (!others.empty()) out << ", " << others;
+  }
+  out << "; " << duration(report.seconds) << '\n';
+}
+
+}  // namespace
+
+const char* to_string(HostStatus status) {
+  switch (status) {
+    case HostStatus::kInstalled:
+      return "installed";
+    case HostStatus::kUpToDate:
+      return "up-to-date";
+    case HostStatus::kFailed:
+      return "failed";
+    case HostStatus::kUnreachable:
+      return "unreachable";
+    case HostStatus::kRefused:
+      return "refused";
+    case HostStatus::kNotTried:
+      return "not-tried";
+  }
+  return "not-tried";
+}
+
+std::string result_word(const RunReport& report, const HostReport& host) {
+  if (is_done(host.status) && report.command != "install" && !host.action.empty()) {
+    return host.action;
+  }
+  return to_string(host.status);
+}
+
+int exit_code(const RunReport& report) {
+  if (report.interrupted) return 130;
+  bool all_done = true;
+  bool all_refused = !report.hosts.empty();
+  for (const HostReport& host : report.hosts) {
+    all_refused = all_refused && host.status == HostStatus::kRefused;
+    all_done = all_done && is_done(host.status);
+    if (!report.strict || !is_done(host.status)) continue;
+    for (const std::string& op : report.columns) {
+      all_done = all_done && op_status(host, op) == "ok";
+    }
+    for (const protocol::OpRow& row : host.ops) all_done = all_done && row.status == "ok";
+  }
+  if (all_refused) return 4;
+  return all_done ? 0 : 1;
+}
+
+void print_report(std::ostream& out, const RunReport& report, const Style& style) {
+  if (!report.hosts.empty()) print_matrix(out, report, style);
+  print_reasons(out, report, style);
+  if (!report.hosts.empty()) out << '\n';
+  print_recap(out, report, style);
+}
+
+}  // namespace dsi
