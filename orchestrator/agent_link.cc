@@ -96,17 +96,17 @@ std::string look_command(const AgentStart& start, const AgentBinary& agent) {
   // The agent is tried with --version first: after `exec` of a file that a full disk or a noexec
   // mount broke there would be nobody left to say so.
   return through_login_shell(
-      start, set_prefix(start) +
-                 fmt::format("a=\"$p/store/{0}.x\"; "
-                             "if test -x \"$a\" && \"$a\" --version >/dev/null 2>&1; "
-                             "then exec \"$a\" serve {1} \"$p\"; fi; "
-                             "echo; echo \"DSI0 {1}\"; "
-                             "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
-                             "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
-                             "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
-                             "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
-                             "command -v gzip >/dev/null 2>&1 && echo gzip=1; echo end=",
-                             agent.digest, start.nonce));
+      start,
+      set_prefix(start) + fmt::format("a=\"$p/store/{0}.x\"; "
+                                      "if test -x \"$a\" && \"$a\" --version >/dev/null 2>&1; "
+                                      "then exec \"$a\" serve {1} \"$p\"; fi; "
+                                      "echo; echo \"DSI0 {1}\"; "
+                                      "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
+                                      "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
+                                      "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
+                                      "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
+                                      "command -v gzip >/dev/null 2>&1 && echo gzip=1; echo end=",
+                                      agent.digest, start.nonce));
 }
 
 std::string bring_command(const AgentStart& start, const AgentBinary& agent, bool gzip) {
@@ -140,7 +140,8 @@ Error AgentLink::gone(std::string what) {
   } else if (says("No space left")) {
     error.help = "free some space there, or choose another place with --prefix";
   } else if (says("Read-only file system") || (says("Permission denied") && says("mkdir"))) {
-    error.help = "choose a place that this user may write with --prefix, or work under sudo with -s";
+    error.help =
+        "choose a place that this user may write with --prefix, or work under sudo with -s";
   } else if (says("Permission denied")) {
     error.help = "is the prefix on a file system mounted noexec? choose another with --prefix";
   }
@@ -188,8 +189,9 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
     if (n == 0) {
       std::string said = trimmed(text);
       return tl::unexpected<Error>(
-          gone(said.empty() ? "the host runs no command for this user"
-                            : "the host runs no command for this user; it says: " + said.substr(0, 300)));
+          gone(said.empty()
+                   ? "the host runs no command for this user"
+                   : "the host runs no command for this user; it says: " + said.substr(0, 300)));
     }
     text.append(buffer.data(), n);
   }

@@ -48,8 +48,8 @@ class AgentLink {
       : channel_(std::move(channel)), nonce_(std::move(nonce)) {}
 
   struct Greeting {
-    bool agent = false;                 // An agent speaks; otherwise only `facts` are known.
-    bool gzip = false;                  // The host can unpack gzip; said only without an agent.
+    bool agent = false;  // An agent speaks; otherwise only `facts` are known.
+    bool gzip = false;   // The host can unpack gzip; said only without an agent.
     protocol::Facts facts;
   };
   // Skips whatever the login shell prints and reads what look_command or bring_command answers.

@@ -27,6 +27,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/text.h"
 
 namespace dsi {
 
@@ -41,9 +42,9 @@ constexpr auto kInstallTime = 2min;
 
 // Tests, benchmarks and prose do not end in a library.
 bool is_source(const fs::path& path) {
-  static const std::set<std::string> kEndings = {".h",   ".hpp",  ".cuh",   ".c",   ".cc", ".cpp",
-                                                 ".cu",  ".json", ".cmake", ".txt", ".in", ".py",
-                                                 ".map", ".ver"};
+  static const std::set<std::string> kEndings = {".h",   ".hpp", ".cuh",  ".c",     ".cc",
+                                                 ".cpp", ".cu",  ".json", ".cmake", ".txt",
+                                                 ".in",  ".py",  ".map",  ".ver"};
   return kEndings.contains(path.extension().string());
 }
 
@@ -52,16 +53,18 @@ Result<void> hash_folder(const fs::path& folder, Sha256& hash) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
-    if (it->is_directory() && (it->path().filename() == "tests" || it->path().filename() == "build" ||
-                               it->path().filename().string().starts_with("."))) {
+    if (it->is_directory() &&
+        (it->path().filename() == "tests" || it->path().filename() == "build" ||
+         it->path().filename().string().starts_with("."))) {
       it.disable_recursion_pending();
     } else if (it->is_regular_file() && is_source(it->path())) {
       files.push_back(it->path());
     }
   }
   if (error) {
-    return fail_with_help(fmt::format("cannot read the ops in {}: {}", folder.string(), error.message()),
-                          "--ops-dir names a folder that holds op folders, each with an op.json");
+    return fail_with_help(
+        fmt::format("cannot read the ops in {}: {}", folder.string(), error.message()),
+        "--ops-dir names a folder that holds op folders, each with an op.json");
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
@@ -99,8 +102,8 @@ bool ninja_step(std::string_view line, int& done, int& total) {
 
 // The line of a compiler's output that says what is wrong.
 std::string first_error_line(std::string_view output) {
-  for (std::string_view needle : {"error:", "undefined reference", "fatal", "cannot find", "Killed",
-                                  "No such file"}) {
+  for (std::string_view needle :
+       {"error:", "undefined reference", "fatal", "cannot find", "Killed", "No such file"}) {
     std::size_t at = output.find(needle);
     if (at == std::string_view::npos) continue;
     std::size_t begin = output.rfind('\n', at);
@@ -142,9 +145,8 @@ Result<Ninja> run_ninja(const fs::path& tree, const std::vector<std::string>& ta
       ninja.failures.back().second.append(line).append("\n");
     }
   };
-  DSI_TRY(ProcessResult result,
-          processes.run(command, Deadline::after(kBuildTime), stop, on_line)
-              .map_error(in("while compiling")));
+  DSI_TRY(ProcessResult result, processes.run(command, Deadline::after(kBuildTime), stop, on_line)
+                                    .map_error(in("while compiling")));
   log << result.err;
   ninja.ok = result.ok();
   if (!ninja.ok && ninja.failures.empty()) {
@@ -172,9 +174,8 @@ Result<void> configure(const BuildRequest& request, const fs::path& tree, std::o
                   "-DDS_BUILD_TESTS=OFF",
                   "-DDS_TORCH_PREFIX=" + request.toolchain.torch.prefix.string(),
                   "-DDS_OPS_DIRS=" + ops_folders};
-  DSI_TRY(ProcessResult result,
-          processes.run(command, Deadline::after(kConfigureTime), stop,
-                        [&](std::string_view line) { log << line << '\n'; }));
+  DSI_TRY(ProcessResult result, processes.run(command, Deadline::after(kConfigureTime), stop,
+                                              [&](std::string_view line) { log << line << '\n'; }));
   log << result.err << std::flush;
   if (!result.ok()) {
     std::string reason = first_error_line(result.err);
@@ -210,20 +211,6 @@ Result<std::vector<BuiltOp>> read_ops(const fs::path& tree) {
   return ops;
 }
 
-// Distance in single-letter edits, for suggestions.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substitute}));
-    }
-  }
-  return row[b.size()];
-}
-
 // Leaves the ops that were asked for; a name that no op has is a mistake of the user's.
 Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<BuiltOp>& ops) {
   if (wanted.empty()) return {};
@@ -231,15 +218,16 @@ Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<Buil
     if (std::any_of(ops.begin(), ops.end(), [&](const BuiltOp& op) { return op.name == name; })) {
       continue;
     }
-    std::string nearest;
+    std::vector<std::string> names;
     std::string all;
     for (const BuiltOp& op : ops) {
-      if (edit_distance(op.name, name) <= 2) nearest = op.name;
+      names.push_back(op.name);
       all += (all.empty() ? "" : ", ") + op.name;
     }
+    std::string meant = closest(name, names);
     return fail_with_help(fmt::format("there is no op {}", name),
-                          nearest.empty() ? fmt::format("the ops are {}", all)
-                                          : fmt::format("did you mean {}?", nearest));
+                          meant.empty() ? fmt::format("the ops are {}", all)
+                                        : fmt::format("did you mean {}?", meant));
   }
   std::erase_if(ops, [&](const BuiltOp& op) {
     return std::find(wanted.begin(), wanted.end(), op.name) == wanted.end();
@@ -254,8 +242,8 @@ Result<void> stage_ops(const std::vector<BuiltOp>& ops, const fs::path& tree, co
   fs::remove_all(fresh, error);
   auto install = [&](const std::string& component) -> Result<void> {
     Command command;
-    command.argv = {"cmake",    "--install", tree.string(), "--prefix", fresh.string(), "--component",
-                    component};
+    command.argv = {"cmake",        "--install",   tree.string(), "--prefix",
+                    fresh.string(), "--component", component};
     DSI_TRY(ProcessResult result, processes.run(command, Deadline::after(kInstallTime), stop));
     if (!result.ok()) return fail("cannot collect {}: {}", component, first_error_line(result.err));
     return {};
@@ -279,7 +267,8 @@ Result<std::string> hash_sources(const BuildRequest& request) {
   return hash.hex();
 }
 
-fs::path build_folder(const fs::path& cache, const BuildRequest& request, const std::string& sources) {
+fs::path build_folder(const fs::path& cache, const BuildRequest& request,
+                      const std::string& sources) {
   nlohmann::json key = request.toolchain.as_map();
   key["sources"] = sources;
   key["places"] = {fs::absolute(request.kernels).lexically_normal().string(),
@@ -347,8 +336,8 @@ Result<BuildResult> build_ops(const BuildRequest& request, const fs::path& cache
     if (op.error.what.empty()) targets.push_back("ds_" + op.name);
   }
   if (!targets.empty()) {
-    DSI_TRY(Ninja ninja, run_ninja(tree, targets, request.jobs > 0 ? request.jobs : default_jobs(), log,
-                                   processes, progress, stop));
+    DSI_TRY(Ninja ninja, run_ninja(tree, targets, request.jobs > 0 ? request.jobs : default_jobs(),
+                                   log, processes, progress, stop));
     log.flush();
     result.fresh = ninja.did_something;
     for (BuiltOp& op : result.ops) {
@@ -367,11 +356,11 @@ Result<BuildResult> build_ops(const BuildRequest& request, const fs::path& cache
         break;
       }
     }
-    if (!ninja.ok &&
-        std::all_of(result.ops.begin(), result.ops.end(), [](const BuiltOp& op) { return op.built; })) {
-      return fail_with_help("the build failed outside any op: " +
-                                first_error_line(ninja.failures.front().second),
-                            fmt::format("the log is {}", result.log.string()));
+    if (!ninja.ok && std::all_of(result.ops.begin(), result.ops.end(),
+                                 [](const BuiltOp& op) { return op.built; })) {
+      return fail_with_help(
+          "the build failed outside any op: " + first_error_line(ninja.failures.front().second),
+          fmt::format("the log is {}", result.log.string()));
     }
   }
 

@@ -53,8 +53,8 @@ std::filesystem::path build_folder(const std::filesystem::path& cache, const Bui
 // How many compilers at once: each may need 2 GiB with torch's headers.
 int default_jobs();
 
-// Builds. One op's failure is in its BuiltOp and does not stop the others; an Error means that no op
-// could be built at all. Two runs with the same request wait for one another.
+// Builds. One op's failure is in its BuiltOp and does not stop the others; an Error means that no
+// op could be built at all. Two runs with the same request wait for one another.
 Result<BuildResult> build_ops(const BuildRequest& request, const std::filesystem::path& cache,
                               ProcessRunner& processes, Progress& progress, std::stop_token stop);
 

@@ -285,7 +285,8 @@ Result<Payload> read_bundle(const fs::path& file, const fs::path& cache) {
   fs::create_directories(folder.parent_path(), error);
   std::string temporary = folder.string() + ".XXXXXX";
   if (::mkdtemp(temporary.data()) == nullptr) {
-    return fail_errno(errno, fmt::format("cannot unpack the bundle in {}", folder.parent_path().string()));
+    return fail_errno(errno,
+                      fmt::format("cannot unpack the bundle in {}", folder.parent_path().string()));
   }
   auto unpacked = unpack(file, temporary).and_then([&](std::string text) -> Result<std::string> {
     DSI_CHECK(write_file_atomically(fs::path(temporary) / kManifestName, text));
@@ -349,7 +350,8 @@ Result<void> compress(const fs::path& source, const fs::path& target) {
 
 Result<WireFiles::Compressed> WireFiles::get(const std::string& digest) {
   auto entry = entries_.find(digest);
-  if (entry == entries_.end()) return fail("the host asks for {}, which is not in the release", digest);
+  if (entry == entries_.end())
+    return fail("the host asks for {}, which is not in the release", digest);
   return entry->second.made.with([&](std::unique_ptr<Compressed>& made) -> Result<Compressed> {
     if (made) return *made;
     std::error_code error;

@@ -21,7 +21,8 @@ struct Payload {
   Manifest manifest;
   std::string text;  // The manifest's exact bytes.
   std::string id;    // Release id.
-  std::map<std::string, std::filesystem::path> content;  // SHA-256 → a local file with that content.
+  std::map<std::string, std::filesystem::path>
+      content;  // SHA-256 → a local file with that content.
 
   std::uint64_t total_bytes() const;
 };

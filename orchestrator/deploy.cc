@@ -45,15 +45,20 @@ std::vector<std::string> torch_folders_for(const Session& session, const RunCont
   return folders;
 }
 
-Deadline stall_deadline(const RunContext& run) { return Deadline::after(run.options.stall_timeout); }
+Deadline stall_deadline(const RunContext& run) {
+  return Deadline::after(run.options.stall_timeout);
+}
 
 HostStatus status_of(ConnectFailure failure) {
   switch (failure) {
-    case ConnectFailure::kUnreachable: return HostStatus::kUnreachable;
-    case ConnectFailure::kCancelled: return HostStatus::kNotTried;
+    case ConnectFailure::kUnreachable:
+      return HostStatus::kUnreachable;
+    case ConnectFailure::kCancelled:
+      return HostStatus::kNotTried;
     // The host is there and answers; what is wrong needs a person, not a retry.
     case ConnectFailure::kHostKey:
-    case ConnectFailure::kAuth: return HostStatus::kFailed;
+    case ConnectFailure::kAuth:
+      return HostStatus::kFailed;
   }
   return HostStatus::kFailed;
 }
@@ -83,7 +88,8 @@ Result<void> ensure_agent(Session& session, const RunContext& run) {
   auto greeting = agent->greet(stall_deadline(run));
   session.bytes_before += agent->bytes_sent();
   if (!greeting) {
-    return tl::unexpected<Error>(in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
+    return tl::unexpected<Error>(
+        in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
   }
   session.bytes_before -= agent->bytes_sent();
   if (!greeting->agent) return fail("the agent did not start");
@@ -121,10 +127,11 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, WireFil
                   run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
   for (;;) {
     DSI_TRY(protocol::Message message, session.agent->receive(Deadline::after(patience)));
-    session.transcript.push_back("host: " + (message.type == "result" || message.type == "stage"
-                                                 ? message.body.dump(-1, ' ', false,
-                                                                     nlohmann::json::error_handler_t::replace)
-                                                 : message.type));
+    session.transcript.push_back(
+        "host: " +
+        (message.type == "result" || message.type == "stage"
+             ? message.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+             : message.type));
     if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
     if (message.type == "stage") continue;
     if (message.type != "need" || files == nullptr) {
@@ -161,8 +168,9 @@ void take_result(HostReport& row, const protocol::HostResult& result) {
     row.status = HostStatus::kFailed;
     row.error = result.error;
   } else {
-    row.status = result.result == "up-to-date" || result.result == "reported" ? HostStatus::kUpToDate
-                                                                              : HostStatus::kInstalled;
+    row.status = result.result == "up-to-date" || result.result == "reported"
+                     ? HostStatus::kUpToDate
+                     : HostStatus::kInstalled;
   }
 }
 
@@ -212,25 +220,25 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   if (overrides.port) session.host.port = static_cast<std::uint16_t>(*overrides.port);
   session.start = start_for(host, run);
 
-  auto remote = run.connector.connect(session.host, Deadline::after(run.options.connect_timeout),
-                                      run.abort);
+  auto remote =
+      run.connector.connect(session.host, Deadline::after(run.options.connect_timeout), run.abort);
   if (!remote) {
-    return tl::unexpected<HostFailure>(HostFailure{status_of(remote.error().kind), remote.error().error});
+    return tl::unexpected<HostFailure>(
+        HostFailure{status_of(remote.error().kind), remote.error().error});
   }
   session.remote = std::move(*remote);
   session.transcript.push_back("connected");
-  auto channel =
-      session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
+  auto channel = session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
   if (!channel) return failed(channel.error());
   auto agent = std::make_unique<AgentLink>(std::move(*channel), session.start.nonce);
   auto greeting = agent->greet(stall_deadline(run));
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;
   session.gzip = greeting->gzip;
-  session.transcript.push_back(fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name,
-                                           session.facts.arch, session.facts.kernel,
-                                           session.facts.prefix,
-                                           session.facts.current.empty() ? "none" : session.facts.current));
+  session.transcript.push_back(
+      fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
+                  session.facts.kernel, session.facts.prefix,
+                  session.facts.current.empty() ? "none" : session.facts.current));
   if (greeting->agent) {
     session.agent = std::move(agent);
   } else {
@@ -239,7 +247,8 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   return session;
 }
 
-HostReport deploy(Session& session, const Payload& payload, WireFiles& files, const RunContext& run) {
+HostReport deploy(Session& session, const Payload& payload, WireFiles& files,
+                  const RunContext& run) {
   return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     protocol::InstallRequest request;

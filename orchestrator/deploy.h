@@ -1,7 +1,7 @@
 #pragma once
 
-// What is done on one host, from the first look to the result. Everything here runs in the thread of
-// its host and touches nothing of the others.
+// What is done on one host, from the first look to the result. Everything here runs in the thread
+// of its host and touches nothing of the others.
 
 #include <atomic>
 #include <chrono>
@@ -62,7 +62,8 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
 
 // The four things that can be done. Each returns a whole row of the report, whatever happens; each
 // reconnects once if the session was lost while it waited.
-HostReport deploy(Session& session, const Payload& payload, WireFiles& files, const RunContext& run);
+HostReport deploy(Session& session, const Payload& payload, WireFiles& files,
+                  const RunContext& run);
 HostReport report_on(Session& session, const RunContext& run);
 HostReport roll_back(Session& session, const RunContext& run);
 HostReport uninstall(Session& session, const RunContext& run);

@@ -19,10 +19,14 @@ struct ElfEnd {
 
 std::string machine_name(unsigned machine) {
   switch (machine) {
-    case EM_X86_64: return "x86_64";
-    case EM_AARCH64: return "aarch64";
-    case EM_PPC64: return "ppc64le";
-    default: return fmt::format("machine {}", machine);
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_PPC64:
+      return "ppc64le";
+    default:
+      return fmt::format("machine {}", machine);
   }
 }
 

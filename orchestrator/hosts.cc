@@ -34,16 +34,20 @@ Result<HostList> checked(ParsedHosts parsed, std::string source, Progress& progr
 }  // namespace
 
 Result<HostList> resolve_hosts(const Options& options, Progress& progress) {
-  HostList local{{Host{.name = this_machine()}}, true, "this machine"};
+  Host here;
+  here.name = this_machine();
+  HostList local{{here}, true, "this machine"};
   if (options.local_only) return local;
   if (!options.hosts.empty()) return checked(parse_host_list(options.hosts), "--hosts", progress);
   std::error_code error;
   if (!options.hostfile_given && !fs::exists(options.hostfile, error)) {
-    progress.lasting("Local", fmt::format("there is no {}, so this machine only (-H names a hostfile)",
-                                          options.hostfile.string()));
+    progress.lasting("Local",
+                     fmt::format("there is no {}, so this machine only (-H names a hostfile)",
+                                 options.hostfile.string()));
     return local;
   }
-  return checked(read_hostfile(options.hostfile), "hostfile " + options.hostfile.string(), progress);
+  return checked(read_hostfile(options.hostfile), "hostfile " + options.hostfile.string(),
+                 progress);
 }
 
 }  // namespace dsi

@@ -46,8 +46,8 @@ auto with_exit(int code) {
 // DSI_TRY for the functions here: an Error becomes a RunError with the exit code it means.
 #define RUN_TRY(declaration, code, expression) \
   RUN_TRY_INNER(DSI_CONCAT(run_try_, __LINE__), declaration, code, expression)
-#define RUN_TRY_INNER(name, declaration, code, expression)                           \
-  auto name = (expression);                                                          \
+#define RUN_TRY_INNER(name, declaration, code, expression)                              \
+  auto name = (expression);                                                             \
   if (!name) return tl::unexpected<RunError>(with_exit(code)(std::move(name).error())); \
   declaration = *std::move(name)
 
@@ -61,14 +61,22 @@ std::string who_runs() {
 
 const char* name_of(CommandKind command) {
   switch (command) {
-    case CommandKind::kInstall: return "install";
-    case CommandKind::kPlan: return "install";  // What it plans.
-    case CommandKind::kBuild: return "build";
-    case CommandKind::kReport: return "report";
-    case CommandKind::kRollback: return "rollback";
-    case CommandKind::kUninstall: return "uninstall";
-    case CommandKind::kHosts: return "hosts";
-    case CommandKind::kExamples: return "examples";
+    case CommandKind::kInstall:
+      return "install";
+    case CommandKind::kPlan:
+      return "install";  // What it plans.
+    case CommandKind::kBuild:
+      return "build";
+    case CommandKind::kReport:
+      return "report";
+    case CommandKind::kRollback:
+      return "rollback";
+    case CommandKind::kUninstall:
+      return "uninstall";
+    case CommandKind::kHosts:
+      return "hosts";
+    case CommandKind::kExamples:
+      return "examples";
   }
   return "";
 }
@@ -81,13 +89,14 @@ bool changes_hosts(CommandKind command) {
 // ---- build → bundle
 
 BuildRequest request_for(const Options& options, const World& world, Toolchain toolchain) {
-  return {world.folders.kernels, options.ops_folders, options.ops, std::move(toolchain), options.jobs};
+  return {world.folders.kernels, options.ops_folders, options.ops, std::move(toolchain),
+          options.jobs};
 }
 
 // The id that this request gave last time stands beside its build, so that a plan can say what will
 // happen without building. Everything that influences it is in the file's name.
-fs::path remembered_release(const World& world, const BuildRequest& request, const std::string& sources,
-                            const AgentBinary& agent) {
+fs::path remembered_release(const World& world, const BuildRequest& request,
+                            const std::string& sources, const AgentBinary& agent) {
   std::string names;
   for (const std::string& op : request.ops) names += op + ",";
   std::string probe = sha256_file(world.folders.probe).value_or("");
@@ -95,7 +104,8 @@ fs::path remembered_release(const World& world, const BuildRequest& request, con
          ("release-" + sha256_hex(names + agent.digest + probe + DSI_VERSION).substr(0, 16));
 }
 
-Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain, const World& world) {
+Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
+                           const World& world) {
   DSI_TRY(std::vector<ReleaseFile> files, list_files(build.stage));
   files.push_back({"bin/ds-probe", world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
@@ -128,7 +138,8 @@ std::string list_of(const std::vector<std::string>& names) {
 
 // Builds what the options ask for. An op that failed ends the run, unless --keep-going.
 tl::expected<Payload, RunError> build_payload(const Options& options, World& world,
-                                              const Toolchain& toolchain, const AgentBinary& agent) {
+                                              const Toolchain& toolchain,
+                                              const AgentBinary& agent) {
   BuildRequest request = request_for(options, world, toolchain);
   auto begin = Clock::now();
   RUN_TRY(BuildResult build, world.drain.stop_requested() ? kExitInterrupted : kExitBuild,
@@ -147,9 +158,10 @@ tl::expected<Payload, RunError> build_payload(const Options& options, World& wor
   std::chrono::duration<double> took = Clock::now() - begin;
   std::size_t failed = build.ops.size() - built.size();
   if (failed > 0) {
-    Error error{fmt::format("{} of {} ops cannot be built; no host was touched{}", failed,
-                            build.ops.size(), failures),
-                built.empty() ? "" : fmt::format("--keep-going installs the others: {}", list_of(built))};
+    Error error{
+        fmt::format("{} of {} ops cannot be built; no host was touched{}", failed, build.ops.size(),
+                    failures),
+        built.empty() ? "" : fmt::format("--keep-going installs the others: {}", list_of(built))};
     if (!options.keep_going || built.empty()) {
       return tl::unexpected<RunError>(RunError{kExitBuild, std::move(error)});
     }
@@ -182,12 +194,11 @@ Intention intend_to_install(const Options& options, const World& world, const To
       cached = true;
     }
   }
-  intention.source =
-      fmt::format("{}, {} with torch {} ({}) and {}",
-                  options.ops.empty() ? "all ops" : list_of(options.ops),
-                  cached ? "built before" : "to be compiled", toolchain.torch.version,
-                  toolchain.torch.found_by == "the system" ? "Debian's" : toolchain.torch.found_by,
-                  toolchain.compiler);
+  intention.source = fmt::format(
+      "{}, {} with torch {} ({}) and {}", options.ops.empty() ? "all ops" : list_of(options.ops),
+      cached ? "built before" : "to be compiled", toolchain.torch.version,
+      toolchain.torch.found_by == "the system" ? "Debian's" : toolchain.torch.found_by,
+      toolchain.compiler);
   return intention;
 }
 
@@ -196,7 +207,8 @@ Intention intend_bundle(const Options& options, const Payload& payload) {
   intention.command = "install";
   intention.release = payload.id;
   intention.source = "bundle " + options.bundle.string();
-  if (auto arch = payload.manifest.built_with.find("arch"); arch != payload.manifest.built_with.end()) {
+  if (auto arch = payload.manifest.built_with.find("arch");
+      arch != payload.manifest.built_with.end()) {
     intention.arch = arch->second;
   }
   for (const ManifestOp& op : payload.manifest.ops) intention.ops.push_back(op.name);
@@ -233,18 +245,21 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
     todo.push_back(i);
   }
   std::atomic<std::size_t> done{0};
-  parallel_for(todo.size(), static_cast<std::size_t>(run.options.fanout), world.drain, [&](std::size_t k) {
-    std::size_t i = todo[k];
-    rows[i] = work(*survey.sessions[i]);
-    world.progress.update(verb, fmt::format("{}/{} hosts, {}", ++done, todo.size(), traffic_text(run.traffic)));
-    world.progress.detail(1, fmt::format("{}: {} in {:.2f} s", rows[i].host, to_string(rows[i].status),
-                                         rows[i].seconds.count()));
-  });
+  parallel_for(
+      todo.size(), static_cast<std::size_t>(run.options.fanout), world.drain, [&](std::size_t k) {
+        std::size_t i = todo[k];
+        rows[i] = work(*survey.sessions[i]);
+        world.progress.update(
+            verb, fmt::format("{}/{} hosts, {}", ++done, todo.size(), traffic_text(run.traffic)));
+        world.progress.detail(1, fmt::format("{}: {} in {:.2f} s", rows[i].host,
+                                             to_string(rows[i].status), rows[i].seconds.count()));
+      });
   world.progress.clear();
   return rows;
 }
 
-void keep_record(const Record& record, const RunReport& report, const Survey& survey, World& world) {
+void keep_record(const Record& record, const RunReport& report, const Survey& survey,
+                 World& world) {
   auto keep = [&](Result<void> written) {
     if (!written) world.progress.warning("the record is incomplete: " + written.error().what);
   };
@@ -258,7 +273,8 @@ std::vector<std::string> columns_of(const std::vector<HostReport>& rows) {
   std::vector<std::string> columns;
   for (const HostReport& row : rows) {
     for (const protocol::OpRow& op : row.ops) {
-      if (std::find(columns.begin(), columns.end(), op.op) == columns.end()) columns.push_back(op.op);
+      if (std::find(columns.begin(), columns.end(), op.op) == columns.end())
+        columns.push_back(op.op);
     }
   }
   std::sort(columns.begin(), columns.end());
@@ -284,11 +300,12 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   });
 
   Traffic traffic;
-  RunContext run{new_run_id(), who_runs(),        options, agent, hosts.local ? world.local : world.ssh,
-                 {},           world.abort,       traffic};
+  RunContext run{new_run_id(), who_runs(),  options, agent, hosts.local ? world.local : world.ssh,
+                 {},           world.abort, traffic};
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
   RUN_TRY(Toolchain toolchain, kExitBuild, toolchain_later.get());
-  if (builds) run.torch_folders = {toolchain.torch.library.string(), toolchain.torch.prefix.string()};
+  if (builds)
+    run.torch_folders = {toolchain.torch.library.string(), toolchain.torch.prefix.string()};
 
   Intention intention;
   if (!installs) {
@@ -352,7 +369,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   if (options.json) {
     print_report_json(world.out, report);
   } else {
-    print_report(world.out, report, detect_style(STDOUT_FILENO));
+    print_report(world.out, report, Style::detect(STDOUT_FILENO));
   }
   keep_record(record, report, survey, world);
   world.progress.detail(1, "the record is in " + record.folder().string());
@@ -361,21 +378,27 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
 
 tl::expected<int, RunError> run_build(const Options& options, World& world) {
   RUN_TRY(AgentBinary agent, kExitUsage, AgentBinary::load(world.folders.agent));
-  RUN_TRY(Toolchain toolchain, kExitBuild, find_toolchain(world.processes, options.torch, world.drain));
+  RUN_TRY(Toolchain toolchain, kExitBuild,
+          find_toolchain(world.processes, options.torch, world.drain));
   auto payload = build_payload(options, world, toolchain, agent);
   if (!payload) return tl::unexpected<RunError>(payload.error());
-  RUN_TRY(auto written, kExitBuild, write_bundle(*payload, options.output).map([] { return true; }));
+  RUN_TRY(auto written, kExitBuild,
+          write_bundle(*payload, options.output).map([] { return true; }));
   (void)written;
   RUN_TRY(std::string digest, kExitBuild, sha256_file(options.output));
   std::uint64_t size = fs::file_size(options.output);
   if (options.json) {
-    nlohmann::json row = {{"type", "bundle"}, {"file", options.output.string()}, {"release", payload->id},
-                          {"sha256", digest}, {"size", size}};
+    nlohmann::json row = {{"type", "bundle"},
+                          {"file", options.output.string()},
+                          {"release", payload->id},
+                          {"sha256", digest},
+                          {"size", size}};
     world.out << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   } else {
-    world.out << fmt::format("{}  {}\nrelease {}, {} files, {:.1f} KiB; install it with: ds-install --bundle {}\n",
-                             digest, options.output.string(), payload->id, payload->manifest.files.size(),
-                             static_cast<double>(size) / 1024, options.output.string());
+    world.out << fmt::format(
+        "{}  {}\nrelease {}, {} files, {:.1f} KiB; install it with: ds-install --bundle {}\n",
+        digest, options.output.string(), payload->id, payload->manifest.files.size(),
+        static_cast<double>(size) / 1024, options.output.string());
   }
   return kExitOk;
 }
@@ -386,7 +409,8 @@ tl::expected<int, RunError> run_hosts(const Options& options, World& world) {
   for (const Host& host : list.hosts) {
     names.push_back(host.name);
     if (!options.json) continue;
-    nlohmann::json row = {{"type", "host"}, {"host", host.name}, {"slots", host.slots}, {"line", host.line}};
+    nlohmann::json row = {
+        {"type", "host"}, {"host", host.name}, {"slots", host.slots}, {"line", host.line}};
     if (!host.user.empty()) row["user"] = host.user;
     if (host.port != 0) row["port"] = host.port;
     world.out << row.dump() << '\n';
@@ -398,8 +422,8 @@ tl::expected<int, RunError> run_hosts(const Options& options, World& world) {
     if (host.slots != 0) world.out << fmt::format("  slots {}", host.slots);
     world.out << '\n';
   }
-  world.out << fmt::format("{} host{} of {}: {}\n", names.size(), names.size() == 1 ? "" : "s", list.source,
-                           fold_nodeset(names));
+  world.out << fmt::format("{} host{} of {}: {}\n", names.size(), names.size() == 1 ? "" : "s",
+                           list.source, fold_nodeset(names));
   return kExitOk;
 }
 
@@ -420,14 +444,18 @@ tl::expected<int, RunError> run_command(const Options& options, World& world) {
     world.progress.lasting("Emptied", "the build cache " + world.folders.cache.string());
   }
   switch (options.command) {
-    case CommandKind::kBuild: return run_build(options, world);
-    case CommandKind::kHosts: return run_hosts(options, world);
+    case CommandKind::kBuild:
+      return run_build(options, world);
+    case CommandKind::kHosts:
+      return run_hosts(options, world);
     case CommandKind::kExamples: {
-      RUN_TRY(std::string told, kExitUsage, write_examples(world.folders.examples, options.output));
-      world.out << told;
+      RUN_TRY(WrittenExamples written, kExitUsage,
+              write_examples(world.folders.examples, options.output));
+      world.out << written.text;
       return kExitOk;
     }
-    default: return run_on_hosts(options, world);
+    default:
+      return run_on_hosts(options, world);
   }
 }
 

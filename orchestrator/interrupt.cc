@@ -17,7 +17,9 @@ sigset_t handled() {
   return set;
 }
 
-void say(std::string_view text) { (void)!::write(STDERR_FILENO, text.data(), text.size()); }
+void say(std::string_view text) {
+  (void)!::write(STDERR_FILENO, text.data(), text.size());
+}
 
 }  // namespace
 

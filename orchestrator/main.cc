@@ -50,8 +50,8 @@ int run(const std::vector<std::string>& arguments) {
   dsi::LocalProcessRunner processes;
   dsi::SshConnector ssh;
   dsi::LocalConnector local;
-  dsi::World world{*folders, processes,         ssh, local, progress, std::cout, interrupt.drain(),
-                   interrupt.abort()};
+  dsi::World world{*folders,          processes,        ssh, local, progress, std::cout,
+                   interrupt.drain(), interrupt.abort()};
   auto code = dsi::run_command(options, world);
   if (!code) {
     progress.clear();
@@ -67,7 +67,8 @@ int main(int argc, char** argv) {
   try {
     return run({argv + 1, argv + argc});
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n  help: this is a defect of ds-install; please report it\n", e.what());
+    std::fprintf(stderr, "error: %s\n  help: this is a defect of ds-install; please report it\n",
+                 e.what());
     return dsi::kExitSomeFailed;
   }
 }

@@ -55,7 +55,7 @@ struct Options {
   int jobs = 0;                                    // Compile jobs; 0: what cores and memory allow.
 
   // How.
-  std::string prefix;  // --prefix on the hosts; empty: /opt/ds-ops for root, else below $HOME.
+  std::string prefix;       // --prefix on the hosts; empty: /opt/ds-ops for root, else below $HOME.
   bool pip_sudo = false;    // -s: work under sudo on the hosts.
   bool allow_sudo = false;  // -r: root may run this.
   int fanout = 64;          // Sessions at once.

@@ -14,15 +14,24 @@ using nlohmann::json;
 
 const char* to_string(Action action) {
   switch (action) {
-    case Action::kInstall: return "install";
-    case Action::kReplace: return "replace";
-    case Action::kVerify: return "verify";
-    case Action::kDecide: return "install-or-verify";
-    case Action::kLeave: return "look";
-    case Action::kRollBack: return "roll back";
-    case Action::kUninstall: return "uninstall";
-    case Action::kRefuse: return "refuse";
-    case Action::kNone: return "none";
+    case Action::kInstall:
+      return "install";
+    case Action::kReplace:
+      return "replace";
+    case Action::kVerify:
+      return "verify";
+    case Action::kDecide:
+      return "install-or-verify";
+    case Action::kLeave:
+      return "look";
+    case Action::kRollBack:
+      return "roll back";
+    case Action::kUninstall:
+      return "uninstall";
+    case Action::kRefuse:
+      return "refuse";
+    case Action::kNone:
+      return "none";
   }
   return "none";
 }
@@ -122,15 +131,30 @@ void print_plan(std::ostream& out, const Plan& plan) {
       continue;
     }
     switch (action) {
-      case Action::kInstall: out << "install in " << prefix; break;
-      case Action::kReplace: out << "replace " << from << " in " << prefix; break;
-      case Action::kVerify: out << "already there in " << prefix << "; verify"; break;
-      case Action::kDecide: out << "replace " << from << " in " << prefix << " if the build differs"; break;
-      case Action::kLeave: out << "look at " << (from.empty() ? "nothing" : from) << " in " << prefix; break;
-      case Action::kRollBack: out << "roll back from " << (from.empty() ? "nothing" : from) << " in " << prefix; break;
-      case Action::kUninstall: out << "uninstall " << (from.empty() ? "nothing" : from) << " from " << prefix; break;
+      case Action::kInstall:
+        out << "install in " << prefix;
+        break;
+      case Action::kReplace:
+        out << "replace " << from << " in " << prefix;
+        break;
+      case Action::kVerify:
+        out << "already there in " << prefix << "; verify";
+        break;
+      case Action::kDecide:
+        out << "replace " << from << " in " << prefix << " if the build differs";
+        break;
+      case Action::kLeave:
+        out << "look at " << (from.empty() ? "nothing" : from) << " in " << prefix;
+        break;
+      case Action::kRollBack:
+        out << "roll back from " << (from.empty() ? "nothing" : from) << " in " << prefix;
+        break;
+      case Action::kUninstall:
+        out << "uninstall " << (from.empty() ? "nothing" : from) << " from " << prefix;
+        break;
       case Action::kRefuse:
-      case Action::kNone: break;
+      case Action::kNone:
+        break;
     }
     out << '\n';
   }

@@ -22,23 +22,23 @@ struct SurveyRow {
 
 // What is to be installed, as far as it is known before the build.
 struct Intention {
-  std::string command;   // "install", "report", ...
-  std::string release;   // Its id, if a bundle is given or the cache has it; else empty.
-  std::string arch;      // Of the libraries.
-  std::string source;    // "bundle ops.tar.zst", "3 ops with torch 1.13.1 and g++ 12.2.0".
+  std::string command;  // "install", "report", ...
+  std::string release;  // Its id, if a bundle is given or the cache has it; else empty.
+  std::string arch;     // Of the libraries.
+  std::string source;   // "bundle ops.tar.zst", "3 ops with torch 1.13.1 and g++ 12.2.0".
   std::vector<std::string> ops;
 };
 
 enum class Action {
-  kInstall,   // There is no release on the host.
-  kReplace,   // There is another one.
-  kVerify,    // It is there already: verified, and mended if need be.
-  kDecide,    // Install or verify: the release's id is not known before the build.
-  kLeave,     // The command changes nothing (report).
+  kInstall,  // There is no release on the host.
+  kReplace,  // There is another one.
+  kVerify,   // It is there already: verified, and mended if need be.
+  kDecide,   // Install or verify: the release's id is not known before the build.
+  kLeave,    // The command changes nothing (report).
   kRollBack,
   kUninstall,
-  kRefuse,    // Cannot work; nothing is done.
-  kNone,      // Not reached.
+  kRefuse,  // Cannot work; nothing is done.
+  kNone,    // Not reached.
 };
 const char* to_string(Action action);
 
@@ -61,7 +61,7 @@ struct Plan {
 Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey);
 
 void print_plan(std::ostream& out, const Plan& plan);
-std::string plan_json(const Plan& plan);                       // One document, for the record.
-void print_plan_json(std::ostream& out, const Plan& plan);     // JSON Lines, for --json.
+std::string plan_json(const Plan& plan);                    // One document, for the record.
+void print_plan_json(std::ostream& out, const Plan& plan);  // JSON Lines, for --json.
 
 }  // namespace dsi

@@ -1,11 +1,8 @@
 #include "orchestrator/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 
 #include "orchestrator/text.h"
@@ -20,20 +17,6 @@ constexpr const char* kGreen = "\x1b[1;32m";
 constexpr const char* kYellow = "\x1b[1;33m";
 constexpr const char* kNoColour = "\x1b[0m";
 constexpr const char* kEraseLine = "\r\x1b[K";
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-int terminal_width(int fd) {
-  const std::string columns = environment("COLUMNS");
-  int width = 0;
-  std::from_chars(columns.data(), columns.data() + columns.size(), width);
-  struct winsize size {};
-  if (width <= 0 && ::ioctl(fd, TIOCGWINSZ, &size) == 0) width = size.ws_col;
-  return width > 0 ? width : 80;
-}
 
 // The verb right-aligned, and its text. Further lines of the text stand below its first.
 std::string verb_line(std::string_view verb, std::string_view text, bool colour, bool newlines) {
@@ -59,14 +42,7 @@ void put(std::FILE* stream, std::string_view text) {
 }  // namespace
 
 Progress::Settings Progress::detect(int verbose) {
-  Settings settings;
-  settings.verbose = verbose;
-  const std::string term = environment("TERM");
-  settings.terminal = ::isatty(STDERR_FILENO) == 1 && !term.empty() && term != "dumb";
-  // https://no-color.org: any value that is not empty.
-  settings.colour = settings.terminal && environment("NO_COLOR").empty();
-  settings.width = terminal_width(STDERR_FILENO);
-  return settings;
+  return {Style::detect(STDERR_FILENO), verbose, stderr};
 }
 
 Progress::Progress(Settings settings) : settings_(settings) {}
@@ -76,26 +52,26 @@ Progress::~Progress() {
 }
 
 void Progress::erase(State& state) {
-  if (!settings_.terminal || state.shown.empty()) return;
+  if (!settings_.style.terminal || state.shown.empty()) return;
   put(settings_.stream, kEraseLine);
 }
 
 void Progress::lasting(std::string_view verb, std::string_view text) {
-  const std::string line = verb_line(verb, text, settings_.colour, true) + '\n';
+  const std::string line = verb_line(verb, text, settings_.style.colour, true) + '\n';
   state_.with([&](State& state) {
     erase(state);
     // The changing line comes back below, so that it does not flicker away until its next change.
-    put(settings_.stream, settings_.terminal ? line + state.shown : line);
+    put(settings_.stream, settings_.style.terminal ? line + state.shown : line);
   });
 }
 
 void Progress::warning(std::string_view text) {
   std::string line =
-      settings_.colour ? fmt::format("{}warning:{} ", kYellow, kNoColour) : "warning: ";
+      settings_.style.colour ? fmt::format("{}warning:{} ", kYellow, kNoColour) : "warning: ";
   line += printable(text, true) + '\n';
   state_.with([&](State& state) {
     erase(state);
-    put(settings_.stream, settings_.terminal ? line + state.shown : line);
+    put(settings_.stream, settings_.style.terminal ? line + state.shown : line);
   });
 }
 
@@ -108,23 +84,26 @@ void Progress::update(std::string_view verb, std::string_view text) {
   const auto now = std::chrono::steady_clock::now();
   state_.with([&](State& state) {
     const bool first = state.shown.empty();
-    if (!first && now - state.last < (settings_.terminal ? std::chrono::nanoseconds(kRedraw)
-                                                         : std::chrono::nanoseconds(kPlain))) {
+    if (!first &&
+        now - state.last < (settings_.style.terminal ? std::chrono::nanoseconds(kRedraw)
+                                                     : std::chrono::nanoseconds(kPlain))) {
       return;
     }
     std::string line;
-    if (settings_.terminal) {
+    if (settings_.style.terminal) {
       // One column stays free: a full line makes some terminals wrap, and "\r" then returns to the
       // wrong line.
-      const auto width = static_cast<std::size_t>(settings_.width > 1 ? settings_.width - 1 : 1);
+      const auto width =
+          static_cast<std::size_t>(settings_.style.width > 1 ? settings_.style.width - 1 : 1);
       const std::size_t left = width > kVerbColumns + 1 ? width - kVerbColumns - 1 : 0;
-      line = left > 0 ? verb_line(verb, truncated(printable(text), left), settings_.colour, false)
-                      : truncated(printable(text), width);
+      line = left > 0
+                 ? verb_line(verb, truncated(printable(text), left), settings_.style.colour, false)
+                 : truncated(printable(text), width);
     } else {
       line = verb_line(verb, text, false, false);
     }
     if (line == state.shown) return;
-    put(settings_.stream, settings_.terminal ? kEraseLine + line : line + '\n');
+    put(settings_.stream, settings_.style.terminal ? kEraseLine + line : line + '\n');
     state.shown = std::move(line);
     state.last = now;
   });
@@ -133,7 +112,7 @@ void Progress::update(std::string_view verb, std::string_view text) {
 void Progress::clear() {
   state_.with([&](State& state) {
     // Without a terminal nothing is there to be taken away, and what was said last still counts.
-    if (!settings_.terminal) return;
+    if (!settings_.style.terminal) return;
     erase(state);
     state.shown.clear();
   });

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "orchestrator/base/sync.h"
+#include "orchestrator/terminal.h"
 
 namespace dsi {
 
@@ -16,14 +17,11 @@ namespace dsi {
 class Progress {
  public:
   struct Settings {
-    bool terminal = false;  // Redraw.
-    bool colour = false;
-    int width = 80;
+    Style style;
     int verbose = 0;
     std::FILE* stream = stderr;
   };
-  // Terminal, NO_COLOR, TERM and COLUMNS looked at once.
-  static Settings detect(int verbose);
+  static Settings detect(int verbose);  // For stderr.
 
   explicit Progress(Settings settings);
   ~Progress();  // Takes the redrawn line away.

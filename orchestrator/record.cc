@@ -26,8 +26,9 @@ Result<Record> Record::create(const fs::path& state, const std::string& run) {
   std::error_code error;
   fs::create_directories(folder / "hosts", error);
   if (error) {
-    return fail_with_help(fmt::format("cannot keep a record in {}: {}", folder.string(), error.message()),
-                          "set XDG_STATE_HOME to a folder that can be written");
+    return fail_with_help(
+        fmt::format("cannot keep a record in {}: {}", folder.string(), error.message()),
+        "set XDG_STATE_HOME to a folder that can be written");
   }
   return Record(folder);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 // What a run leaves behind: $XDG_STATE_HOME/ds-install/runs/<id>/ with plan.json, report.jsonl and
-// hosts/<name>.log. No secret is ever in one: nothing is written here that was not said to a host in
-// the clear of the protocol, and that holds no key and no password.
+// hosts/<name>.log. No secret is ever in one: nothing is written here that was not said to a host
+// in the clear of the protocol, and that holds no key and no password.
 
 #include <filesystem>
 #include <string>
@@ -22,7 +22,8 @@ class Record {
   static Result<Record> create(const std::filesystem::path& state, const std::string& run);
 
   Result<void> write_plan(const std::string& json) const;
-  Result<void> write_transcript(const std::string& host, const std::vector<std::string>& lines) const;
+  Result<void> write_transcript(const std::string& host,
+                                const std::vector<std::string>& lines) const;
   Result<void> write_report(const RunReport& report) const;
   const std::filesystem::path& folder() const { return folder_; }
 

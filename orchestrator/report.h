@@ -10,6 +10,7 @@
 
 #include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/result.h"
+#include "orchestrator/terminal.h"
 
 namespace dsi {
 
@@ -41,9 +42,10 @@ struct RunReport {
   std::chrono::duration<double> seconds{0};
 };
 
-// What a host is said to have come to, in the matrix, the counts and the JSON alike: for `install` the
-// status's word (a repaired host is "installed"); for every other command the agent's own word for
-// what it did ("reported", "rolled-back", "uninstalled"), and the status's word where it did nothing.
+// What a host is said to have come to, in the matrix, the counts and the JSON alike: for `install`
+// the status's word (a repaired host is "installed"); for every other command the agent's own word
+// for what it did ("reported", "rolled-back", "uninstalled"), and the status's word where it did
+// nothing.
 std::string result_word(const RunReport& report, const HostReport& host);
 
 // 0 every host ok; 1 some host failed or unreachable, or some but not all refused, or with `strict`
@@ -51,23 +53,19 @@ std::string result_word(const RunReport& report, const HostReport& host);
 // 130 interrupted.
 int exit_code(const RunReport& report);
 
-struct Style {
-  bool colour = false;
-  int width = 80;  // Columns of the terminal.
-};
-
-// The matrix ops × hosts with identical hosts folded, each error and each op that is not ok with its
-// reason once per group of hosts, and a last line with the counts. No line of the matrix is wider
-// than the terminal if that has at least 40 columns: it is turned or broken into several. The reasons
-// are not broken, so that they can be searched for. What a node said is made safe for a terminal.
+// The matrix ops × hosts with identical hosts folded, each error and each op that is not ok with
+// its reason once per group of hosts, and a last line with the counts. No line of the matrix is
+// wider than the terminal if that has at least 40 columns: it is turned or broken into several. The
+// reasons are not broken, so that they can be searched for. What a node said is made safe for a
+// terminal.
 void print_report(std::ostream& out, const RunReport& report, const Style& style);
 
 // JSON Lines, always valid UTF-8, in this order; a program must ignore keys it does not know:
 //   {"type":"version","version":1,"ds_install":"0.1.0"}
 //   {"type":"host","host","result","from","to","bytes_sent","seconds","error":{"what","help"}}
 //       for each host in order. "result" is result_word() of it: for `install` one of installed,
-//       up-to-date, failed, unreachable, refused and, if interrupted, not-tried. "from" and "to" are
-//       null if there is none; "error" is there only if there is one.
+//       up-to-date, failed, unreachable, refused and, if interrupted, not-tried. "from" and "to"
+//       are null if there is none; "error" is there only if there is one.
 //   {"type":"op","host","op","status","device","detail"}
 //       for each op that a host reported.
 //   {"type":"summary","command","exit_code","hosts","counts":{result: hosts},"head_bytes_sent",

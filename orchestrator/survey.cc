@@ -14,19 +14,20 @@ Survey survey_hosts(const std::vector<Host>& hosts, const RunContext& run, Progr
     survey.rows[i].error = {"interrupted before it was asked", ""};
   }
   std::atomic<std::size_t> done{0};
-  parallel_for(hosts.size(), static_cast<std::size_t>(run.options.fanout), drain, [&](std::size_t i) {
-    SurveyRow& row = survey.rows[i];
-    auto session = look_at(hosts[i], run);
-    if (session) {
-      row.error = {};
-      row.facts = session->facts;
-      survey.sessions[i] = std::move(*session);
-    } else {
-      row.status = session.error().status;
-      row.error = session.error().error;
-    }
-    progress.update("Connecting", fmt::format("{}/{} hosts", ++done, hosts.size()));
-  });
+  parallel_for(hosts.size(), static_cast<std::size_t>(run.options.fanout), drain,
+               [&](std::size_t i) {
+                 SurveyRow& row = survey.rows[i];
+                 auto session = look_at(hosts[i], run);
+                 if (session) {
+                   row.error = {};
+                   row.facts = session->facts;
+                   survey.sessions[i] = std::move(*session);
+                 } else {
+                   row.status = session.error().status;
+                   row.error = session.error().error;
+                 }
+                 progress.update("Connecting", fmt::format("{}/{} hosts", ++done, hosts.size()));
+               });
   progress.clear();
   return survey;
 }

@@ -20,7 +20,9 @@ std::string first_match(const std::string& text, const char* pattern) {
   return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
 
 Result<std::string> output_of(ProcessRunner& processes, std::vector<std::string> argv,
                               std::string package, std::stop_token stop) {
@@ -86,12 +88,9 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
 }
 
 std::map<std::string, std::string> Toolchain::as_map() const {
-  return {{"arch", arch},
-          {"compiler", compiler},
-          {"cmake", cmake},
-          {"ninja", ninja},
-          {"torch", torch.version},
-          {"torch_cxx11_abi", torch.cxx11_abi ? "1" : "0"}};
+  return {{"arch", arch},           {"compiler", compiler},
+          {"cmake", cmake},         {"ninja", ninja},
+          {"torch", torch.version}, {"torch_cxx11_abi", torch.cxx11_abi ? "1" : "0"}};
 }
 
 Result<Toolchain> find_toolchain(ProcessRunner& processes, const fs::path& torch_option,
@@ -103,7 +102,8 @@ Result<Toolchain> find_toolchain(ProcessRunner& processes, const fs::path& torch
 
   const char* cxx = std::getenv("CXX");
   DSI_TRY(std::string compiler,
-          output_of(processes, {cxx != nullptr && *cxx != '\0' ? cxx : "c++", "--version"}, "g++", stop));
+          output_of(processes, {cxx != nullptr && *cxx != '\0' ? cxx : "c++", "--version"}, "g++",
+                    stop));
   toolchain.compiler = first_line(compiler);
   DSI_TRY(std::string cmake, output_of(processes, {"cmake", "--version"}, "cmake", stop));
   toolchain.cmake = first_match(cmake, R"(version (\S+))");

@@ -36,7 +36,7 @@ Result<Torch> inspect_torch(const std::filesystem::path& prefix);
 
 // `torch_option` (--torch) first, then the torch of the active python3 (looked up without importing
 // it: that alone takes seconds), then the system's.
-Result<Toolchain> find_toolchain(ProcessRunner& processes, const std::filesystem::path& torch_option,
-                                 std::stop_token stop);
+Result<Toolchain> find_toolchain(ProcessRunner& processes,
+                                 const std::filesystem::path& torch_option, std::stop_token stop);
 
 }  // namespace dsi

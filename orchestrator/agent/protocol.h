@@ -17,8 +17,8 @@
 //   hello {agent, facts}                    →
 //                                           ←   install {run, manifest, strict, ...}
 //   need {digests, bytes}                   →                (skipped if there is nothing to send)
-//                                           ←   file {digest, size, wire_size}, D, D, ...  (each need)
-//                                           ←   commit {}
+//                                           ←   file {digest, size, wire_size}, D, D, ...  (each
+//                                           need) ←   commit {}
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
 //   result {result, from, to, ops, error?}  →
 //
@@ -43,17 +43,18 @@ inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
 inline constexpr std::size_t kMaxDataFrame = 256u << 10;
 inline constexpr int kZstdLevel = 3;
 
-// What the node is; all that a plan and a check before the build need. Empty: could not be found out.
+// What the node is; all that a plan and a check before the build need. Empty: could not be found
+// out.
 struct Facts {
   std::string host_name;
-  std::string arch;     // uname -m
-  std::string kernel;   // uname -r
+  std::string arch;    // uname -m
+  std::string kernel;  // uname -r
   std::string user;
   bool root = false;
-  std::string prefix;   // Absolute, after defaults: /opt/ds-ops for root, else
-                        // $HOME/.local/share/ds-ops.
-  std::string current;  // Release id that `current` points to; empty if there is none.
-  std::string previous; // The one that `rollback` would go back to.
+  std::string prefix;            // Absolute, after defaults: /opt/ds-ops for root, else
+                                 // $HOME/.local/share/ds-ops.
+  std::string current;           // Release id that `current` points to; empty if there is none.
+  std::string previous;          // The one that `rollback` would go back to.
   std::uint64_t free_bytes = 0;  // Where the prefix is or would be.
 };
 
@@ -64,10 +65,10 @@ struct Hello {
 };
 
 struct InstallRequest {
-  std::string run;       // Id of the run, for state.json and the lock.
-  std::string by;        // "user@head", for the same.
-  std::string manifest;  // The exact text of manifest.json.
-  bool strict = false;   // Do not switch unless every op is ok.
+  std::string run;                         // Id of the run, for state.json and the lock.
+  std::string by;                          // "user@head", for the same.
+  std::string manifest;                    // The exact text of manifest.json.
+  bool strict = false;                     // Do not switch unless every op is ok.
   std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
   int probe_timeout_s = 60;                // For one op.
   int lock_timeout_s = 30;                 // How long to wait for another run.
@@ -118,7 +119,7 @@ struct HostResult {
   std::string from;  // Release id before; empty: none.
   std::string to;    // Release id now; empty: none.
   std::vector<OpRow> ops;
-  Error error;       // Only if failed.
+  Error error;  // Only if failed.
 };
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw

@@ -55,12 +55,12 @@ std::string to_string(const Error& error);
 // DSI_TRY(auto fd, open_file(path));  gives up with the error, or binds the value.
 #define DSI_TRY(declaration, expression) \
   DSI_TRY_INNER(DSI_CONCAT(dsi_try_, __LINE__), declaration, expression)
-#define DSI_TRY_INNER(name, declaration, expression)                \
-  auto name = (expression);                                         \
+#define DSI_TRY_INNER(name, declaration, expression)                       \
+  auto name = (expression);                                                \
   if (!name) return tl::unexpected<::dsi::Error>(std::move(name).error()); \
   declaration = *std::move(name)
 
 // The same for Result<void>.
-#define DSI_CHECK(expression)                                                            \
-  if (auto dsi_check = (expression); !dsi_check) return tl::unexpected<::dsi::Error>( \
-      std::move(dsi_check).error())
+#define DSI_CHECK(expression)                    \
+  if (auto dsi_check = (expression); !dsi_check) \
+  return tl::unexpected<::dsi::Error>(std::move(dsi_check).error())

@@ -13,9 +13,13 @@
 
 namespace dsi {
 
-Sha256::Sha256() { SHA256_Init(&context_); }
+Sha256::Sha256() {
+  SHA256_Init(&context_);
+}
 
-void Sha256::update(const void* data, std::size_t size) { SHA256_Update(&context_, data, size); }
+void Sha256::update(const void* data, std::size_t size) {
+  SHA256_Update(&context_, data, size);
+}
 
 std::string Sha256::hex() {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};

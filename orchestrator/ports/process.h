@@ -31,7 +31,8 @@ struct ProcessResult {
 // Runs programs on this machine. Thread-safe.
 class ProcessRunner {
  public:
-  // Called for each line of standard output, without its newline, from the thread that called run().
+  // Called for each line of standard output, without its newline, from the thread that called
+  // run().
   using OnLine = std::function<void(std::string_view)>;
 
   virtual ~ProcessRunner() = default;

@@ -41,8 +41,8 @@ class Channel {
   virtual std::string standard_error() const = 0;
 };
 
-// A host that can be told to run commands; for SSH, one authenticated session. Belongs to one thread
-// at a time, but may be handed from one to another.
+// A host that can be told to run commands; for SSH, one authenticated session. Belongs to one
+// thread at a time, but may be handed from one to another.
 class RemoteHost {
  public:
   virtual ~RemoteHost() = default;
@@ -75,8 +75,9 @@ class Connector {
 
   // The stop token stays with the session: a stop that is asked for later makes every call on the
   // session and its channels return an error at once.
-  virtual tl::expected<std::unique_ptr<RemoteHost>, ConnectError> connect(
-      const Host& host, Deadline deadline, std::stop_token stop) = 0;
+  virtual tl::expected<std::unique_ptr<RemoteHost>, ConnectError> connect(const Host& host,
+                                                                          Deadline deadline,
+                                                                          std::stop_token stop) = 0;
 };
 
 }  // namespace dsi

@@ -36,7 +36,9 @@ const json& find_row(const std::vector<json>& rows, const json& wanted) {
 
 }  // namespace
 
-const json& JsonReport::summary() const { return find_row(rows, {{"type", "summary"}}); }
+const json& JsonReport::summary() const {
+  return find_row(rows, {{"type", "summary"}});
+}
 
 const json& JsonReport::host(const std::string& name) const {
   return find_row(rows, {{"type", "host"}, {"host", name}});
@@ -48,7 +50,8 @@ const json& JsonReport::op(const std::string& host, const std::string& op) const
 
 int JsonReport::count(const std::string& result) const {
   int n = 0;
-  for (const json& row : rows) n += row.value("type", "") == "host" && row.value("result", "") == result;
+  for (const json& row : rows)
+    n += row.value("type", "") == "host" && row.value("result", "") == result;
   return n;
 }
 
@@ -69,7 +72,8 @@ Cluster::Cluster(int hosts) : name_("test" + std::to_string(::getpid())) {
   if (up.exit_code == 0) return;
   // Not allowed here is a reason to skip; a cluster that is broken is a failure.
   if (up.exit_code == kSkipped || ::geteuid() != 0) {
-    why_not_ = "hosts of their own need namespaces, and this machine does not allow them: " + up.err;
+    why_not_ =
+        "hosts of their own need namespaces, and this machine does not allow them: " + up.err;
   } else {
     why_not_ = "the cluster does not come up";
     ADD_FAILURE() << up.err;
@@ -110,7 +114,9 @@ std::string Cluster::write_hostfile(const std::string& text) {
   return path;
 }
 
-std::string Cluster::default_hostfile() { return write_hostfile(control({"hostfile"}).out); }
+std::string Cluster::default_hostfile() {
+  return write_hostfile(control({"hostfile"}).out);
+}
 
 Run Cluster::ds_install(std::vector<std::string> arguments) {
   bool says_which = false;

@@ -62,8 +62,8 @@ class Cluster {
 };
 
 // Declares `cluster` with n hosts, or skips the test and says why.
-#define DSI_CLUSTER(cluster, n)                \
-  ::dsi::Cluster cluster(n);                   \
+#define DSI_CLUSTER(cluster, n) \
+  ::dsi::Cluster cluster(n);    \
   if (!(cluster).why_not().empty()) GTEST_SKIP() << (cluster).why_not()
 
 }  // namespace dsi

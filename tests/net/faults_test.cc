@@ -50,7 +50,8 @@ TEST(Faults, Four_broken_hosts_have_each_their_error_and_the_others_are_installe
 
   // Where an old release was, it still runs.
   for (int node : {2, 3, 4, 5}) {
-    EXPECT_EQ(cluster.on_node(node, "readlink /opt/ds-ops/current").out, "releases/" + old_release + "\n");
+    EXPECT_EQ(cluster.on_node(node, "readlink /opt/ds-ops/current").out,
+              "releases/" + old_release + "\n");
     EXPECT_EQ(cluster.on_node(node, "/opt/ds-ops/current/bin/ds-report").exit_code, 0) << node;
   }
   Run person = cluster.ds_install({"--connect-timeout", "4"});
@@ -126,9 +127,10 @@ TEST(Faults, A_umask_of_077_makes_no_release_that_others_cannot_read) {
   JsonReport report = cluster.ds_install_json({"--ops", "cpu_lion"});
   EXPECT_EQ(report.exit_code, 0) << report.err;
   EXPECT_EQ(cluster.on_node(1, "find /opt/ds-ops/releases ! -perm -004 | head -1").out, "");
-  EXPECT_EQ(cluster.on_node(1, "setpriv --reuid dsuser --clear-groups /opt/ds-ops/current/bin/ds-report")
-                .exit_code,
-            0);
+  EXPECT_EQ(
+      cluster.on_node(1, "setpriv --reuid dsuser --clear-groups /opt/ds-ops/current/bin/ds-report")
+          .exit_code,
+      0);
 }
 
 TEST(Faults, A_user_without_root_installs_at_home) {
@@ -152,8 +154,9 @@ TEST(Faults, An_agent_killed_while_it_works_leaves_the_old_release_and_the_next_
   ASSERT_EQ(before.exit_code, 0) << before.err;
   std::string old_release = before.host("node001").value("to", "");
   // Whatever stage it is in: killed as soon as it is seen, again and again, while installs go on.
-  cluster.on_node(1, "nohup sh -c 'while :; do pkill -9 -f \"store/.* serve\" ; sleep 0.02; done' "
-                     ">/dev/null 2>&1 & echo $! > /tmp/killer");
+  cluster.on_node(1,
+                  "nohup sh -c 'while :; do pkill -9 -f \"store/.* serve\" ; sleep 0.02; done' "
+                  ">/dev/null 2>&1 & echo $! > /tmp/killer");
   for (int i = 0; i < 3; ++i) {
     JsonReport report = cluster.ds_install_json({});
     EXPECT_EQ(what(report, "node002"), "");

@@ -69,7 +69,8 @@ TEST(Install, An_upgrade_can_be_rolled_back_and_uninstalled) {
   JsonReport back = cluster.ds_install_json({"rollback"});
   EXPECT_EQ(back.exit_code, 0) << back.err;
   EXPECT_EQ(back.host("node002").value("to", ""), old_release);
-  EXPECT_EQ(cluster.on_node(2, "readlink /opt/ds-ops/current").out, "releases/" + old_release + "\n");
+  EXPECT_EQ(cluster.on_node(2, "readlink /opt/ds-ops/current").out,
+            "releases/" + old_release + "\n");
 
   JsonReport gone = cluster.ds_install_json({"uninstall"});
   EXPECT_EQ(gone.exit_code, 0) << gone.err;
@@ -77,7 +78,8 @@ TEST(Install, An_upgrade_can_be_rolled_back_and_uninstalled) {
 
   JsonReport report = cluster.ds_install_json({"report"});
   EXPECT_EQ(report.exit_code, 1);
-  EXPECT_THAT(report.host("node001").at("error").value("what", ""), HasSubstr("nothing is installed"));
+  EXPECT_THAT(report.host("node001").at("error").value("what", ""),
+              HasSubstr("nothing is installed"));
 }
 
 TEST(Install, A_plan_touches_no_host) {
@@ -96,8 +98,8 @@ TEST(Install, A_bundle_is_installed_without_a_compiler) {
   Run build = cluster.on_head({DSI_PROGRAM, "build", "-o", bundle});
   ASSERT_EQ(build.exit_code, 0) << build.err;
   // A PATH without compilers.
-  Run install = cluster.on_head({"env", "PATH=/nonexistent", DSI_PROGRAM, "--bundle", bundle, "-r", "-H",
-                                 cluster.default_hostfile()});
+  Run install = cluster.on_head({"env", "PATH=/nonexistent", DSI_PROGRAM, "--bundle", bundle, "-r",
+                                 "-H", cluster.default_hostfile()});
   EXPECT_EQ(install.exit_code, 0) << install.err;
   EXPECT_THAT(install.out, HasSubstr("cpu_adam"));
 }
@@ -116,7 +118,8 @@ TEST(Install, A_broken_bundle_is_refused_before_any_host_is_asked) {
 TEST(Install, An_op_that_does_not_compile_stops_the_run_and_keep_going_reports_it) {
   DSI_CLUSTER(cluster, 1);
   std::string ops = std::string(DSI_SOURCE_FOLDER) + "/tests/net/ops";
-  JsonReport stopped = cluster.ds_install_json({"--ops-dir", ops, "--ops", "cpu_lion,does_not_compile"});
+  JsonReport stopped =
+      cluster.ds_install_json({"--ops-dir", ops, "--ops", "cpu_lion,does_not_compile"});
   EXPECT_EQ(stopped.exit_code, 3);
   EXPECT_THAT(stopped.err, AllOf(HasSubstr("does_not_compile"), HasSubstr("no host was touched")));
   EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);

@@ -18,13 +18,16 @@ std::string through_sh(const std::string& word) {
 }
 
 TEST(ShellQuote, Sh_gives_every_word_back_unchanged) {
-  for (std::string word : {"plain", "two words", "it's", "\"quoted\"", "line\nbreak", "$HOME `id` $(id)",
-                           "back\\slash", "*?[a]", "; rm -rf /", "!history", "#", "~", "ümlaut"}) {
+  for (std::string word :
+       {"plain", "two words", "it's", "\"quoted\"", "line\nbreak", "$HOME `id` $(id)",
+        "back\\slash", "*?[a]", "; rm -rf /", "!history", "#", "~", "ümlaut"}) {
     EXPECT_EQ(through_sh(word), word);
   }
 }
 
-TEST(ShellQuote, An_empty_word_stays_a_word) { EXPECT_EQ(shell_quote(""), "''"); }
+TEST(ShellQuote, An_empty_word_stays_a_word) {
+  EXPECT_EQ(shell_quote(""), "''");
+}
 
 TEST(ShellQuote, Plain_words_stay_readable) {
   EXPECT_EQ(shell_join({"cmake", "--build", "/a/b c"}), "cmake --build '/a/b c'");

@@ -8,7 +8,8 @@ struct Crash {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int ds_self_test_crashes_on_load(const char*, char*,
+extern "C" __attribute__((visibility("default"))) int ds_self_test_crashes_on_load(const char*,
+                                                                                   char*,
                                                                                    unsigned long) {
   return 0;
 }

@@ -1,1 +1,3 @@
-int does_not_compile() { return this_name_is_declared_nowhere; }
+int does_not_compile() {
+  return this_name_is_declared_nowhere;
+}
