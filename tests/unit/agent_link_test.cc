@@ -1,0 +1,147 @@
+#include "orchestrator/agent_link.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+
+#include "orchestrator/adapters/local_process.h"
+#include "tests/unit/temp_folder.h"
+
+namespace dsi {
+namespace {
+
+using namespace std::chrono_literals;
+
+AgentBinary some_agent() {
+  AgentBinary agent;
+  agent.digest = std::string(64, 'd');
+  agent.bytes = "binary";
+  return agent;
+}
+
+std::string through(const std::string& shell, const std::string& command) {
+  LocalProcessRunner processes;
+  auto result = processes.run({{shell, "-c", command}, {}, {}}, Deadline::after(20s), {});
+  return result ? result->out : result.error().what;
+}
+
+class Shells : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Shells, All_read_the_look_command_alike) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string() + "/a prefix", false};
+  std::string out = through(GetParam(), look_command(start, some_agent()));
+  EXPECT_NE(out.find("DSI0 abc123\narch="), std::string::npos) << out;
+  EXPECT_NE(out.find("prefix=" + start.prefix + "\n"), std::string::npos) << out;
+  EXPECT_NE(out.find("\nend=\n"), std::string::npos) << out;
+  EXPECT_FALSE(std::filesystem::exists(start.prefix)) << "looking must change nothing";
+}
+
+TEST_P(Shells, All_start_the_agent_that_is_there) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string() + "/a prefix", false};
+  auto agent =
+      folder.write("a prefix/store/" + std::string(64, 'd') + ".x", "#!/bin/sh\necho \"$@\"\n");
+  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  EXPECT_EQ(through(GetParam(), look_command(start, some_agent())),
+            "serve abc123 " + start.prefix + "\n");
+}
+
+TEST_P(Shells, An_agent_that_does_not_run_counts_as_none) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string(), false};
+  auto agent = folder.write("store/" + std::string(64, 'd') + ".x", std::string("\x7f"
+                                                                                "ELF\0\0",
+                                                                                6));
+  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  EXPECT_NE(through(GetParam(), look_command(start, some_agent())).find("DSI0 abc123\n"),
+            std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
+                         ::testing::Values("/bin/sh", "/bin/bash", "/usr/bin/fish", "/bin/tcsh"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           return name.substr(name.rfind('/') + 1);
+                         });
+
+TEST(AgentLink, Commands_hold_nothing_that_a_login_shell_could_read_its_own_way) {
+  AgentStart start{"abc123", "/opt/ds ops", true};
+  for (const std::string& command :
+       {look_command(start, some_agent()), bring_command(start, some_agent(), true),
+        bring_command(start, some_agent(), false)}) {
+    EXPECT_EQ(std::count(command.begin(), command.end(), '\''), 2) << command;
+    EXPECT_EQ(command.find_first_of("\\!\n"), std::string::npos) << command;
+    EXPECT_EQ(command.find("exec sudo -n -H /bin/sh -c '"), 0u);
+  }
+}
+
+TEST(AgentLink, A_prefix_that_a_shell_could_obey_is_not_safe) {
+  for (const char* prefix : {"/opt/$(id)", "/opt/`id`", "/opt/\"x", "/opt/'x", "/opt/a\\b",
+                             "/opt/a!b", "/opt/a\nb", "opt/x", "/opt/a;b", "/opt/a&b", "/opt/*"}) {
+    EXPECT_FALSE(is_safe_prefix(prefix)) << prefix;
+  }
+  EXPECT_TRUE(is_safe_prefix(""));
+  EXPECT_TRUE(is_safe_prefix("/opt/ds ops/v1.2_x"));
+}
+
+// Says what it was told to, in pieces of the given size.
+class ScriptedChannel : public Channel {
+ public:
+  ScriptedChannel(std::string output, std::size_t piece)
+      : output_(std::move(output)), piece_(piece) {}
+  Result<std::size_t> read(std::span<char> buffer, Deadline) override {
+    std::size_t n = std::min({piece_, buffer.size(), output_.size() - at_});
+    std::copy_n(output_.data() + at_, n, buffer.data());
+    at_ += n;
+    return n;
+  }
+  Result<void> write(std::string_view, Deadline) override { return {}; }
+  Result<void> close_stdin() override { return {}; }
+  Result<Exit> wait(Deadline) override { return Exit{1, "", "mkdir: Permission denied\n"}; }
+  std::string standard_error() const override { return ""; }
+
+ private:
+  std::string output_;
+  std::size_t piece_;
+  std::size_t at_ = 0;
+};
+
+TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
+  protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
+  hello.facts.host_name = "node001";
+  std::string stream =
+      "Welcome!\nDSI1 wrong\nno newline here DSI1 abc123\n" + protocol::json_frame("hello", hello);
+  for (std::size_t piece : {1u, 7u, 100000u}) {
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123");
+    auto greeting = link.greet(Deadline::after(1s));
+    ASSERT_TRUE(greeting) << greeting.error().what;
+    EXPECT_TRUE(greeting->agent);
+    EXPECT_EQ(greeting->facts.host_name, "node001");
+  }
+}
+
+TEST(AgentLink, A_shell_that_ends_without_a_greeting_is_quoted) {
+  AgentLink link(
+      std::make_unique<ScriptedChannel>("This account is currently not available.\n", 100),
+      "abc123");
+  auto greeting = link.greet(Deadline::after(1s));
+  ASSERT_FALSE(greeting);
+  EXPECT_NE(greeting.error().what.find("This account is currently not available."),
+            std::string::npos);
+  EXPECT_NE(greeting.error().what.find("Permission denied"), std::string::npos);
+}
+
+TEST(AgentLink, A_shell_that_prints_without_end_is_given_up) {
+  AgentLink link(std::make_unique<ScriptedChannel>(std::string(4 << 20, 'x'), 65536), "abc123");
+  auto greeting = link.greet(Deadline::after(5s));
+  ASSERT_FALSE(greeting);
+  EXPECT_NE(greeting.error().what.find("without end"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsi
