@@ -1,0 +1,54 @@
+#pragma once
+
+// A program run in a process group of its own, whose end is watched from one thread.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "orchestrator/base/result.h"
+#include "orchestrator/base/unique_fd.h"
+
+namespace dsi::agent {
+
+struct ChildSpec {
+  std::vector<std::string> argv;         // argv[0] is a path, or is looked up in PATH.
+  std::vector<std::string> environment;  // NAME=value, instead of the same names of ours.
+  unsigned long cpu_seconds = 0;         // 0: no limit.
+};
+
+// Standard input is /dev/null, the folder is /, no core is written, and the group dies with the
+// agent. Not to be moved while it runs anything: it kills the group when it goes.
+class Child {
+ public:
+  static Result<Child> start(const ChildSpec& spec);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&&) = delete;
+  ~Child();
+
+  int out_fd() const { return out_.get(); }        // Standard output and error.
+  int answer_fd() const { return answer_.get(); }  // The child's descriptor 3.
+
+  // Reads what has come, without waiting; keeps the last 4 KiB of output, the first 64 KiB of
+  // answer.
+  void drain();
+  const std::string& out() const { return output_; }
+  const std::string& answer() const { return answers_; }
+
+  // waitpid's status, once it has ended. Does not wait.
+  std::optional<int> ended();
+  void kill_group();
+
+ private:
+  Child() = default;
+  pid_t pid_ = -1;  // -1: reaped.
+  pid_t group_ = -1;
+  UniqueFd out_;
+  UniqueFd answer_;
+  std::string output_;
+  std::string answers_;
+};
+
+}  // namespace dsi::agent

@@ -1,0 +1,85 @@
+#include "orchestrator/agent/serve.h"
+
+#include <cstdio>
+
+#include "orchestrator/agent/facts.h"
+#include "orchestrator/agent/install.h"
+#include "orchestrator/agent/prefix.h"
+#include "orchestrator/agent/wire.h"
+#include "orchestrator/base/file.h"
+
+namespace dsi::agent {
+
+using protocol::HostResult;
+using protocol::Message;
+
+namespace {
+
+Result<HostResult> obey(const Message& message, const std::string& prefix, Wire& wire) {
+  if (message.type == "install") {
+    DSI_TRY(auto request, protocol::body_as<protocol::InstallRequest>(message));
+    return install(prefix, request, wire);
+  }
+  if (message.type == "rollback") {
+    DSI_TRY(auto request, protocol::body_as<protocol::RollbackRequest>(message));
+    return rollback(prefix, request, wire);
+  }
+  if (message.type == "uninstall") {
+    DSI_TRY(auto request, protocol::body_as<protocol::UninstallRequest>(message));
+    return uninstall(prefix, request, wire);
+  }
+  if (message.type == "report") {
+    DSI_TRY(auto request, protocol::body_as<protocol::ReportRequest>(message));
+    return report(prefix, request);
+  }
+  return fail_with_help(fmt::format("this agent knows no request \"{}\"", message.type),
+                        "use the ds-install that the agent came with");
+}
+
+HostResult failed(Error error, const std::string& prefix) {
+  HostResult result;
+  result.result = "failed";
+  result.from = result.to = find_releases(prefix).current;
+  result.error = std::move(error);
+  return result;
+}
+
+}  // namespace
+
+int serve(const std::string& nonce, const std::string& given, int in, int out) {
+  auto prefix = choose_prefix(given);
+  if (!prefix) {
+    std::fprintf(stderr, "%s\n", to_string(prefix.error()).c_str());
+    return 2;
+  }
+  if (!write_all(out, std::string(protocol::kGreeting) + nonce + "\n")) return 1;
+  Wire wire(in, out);
+  if (!wire.send("hello", protocol::Hello{protocol::kVersion, own_digest(), find_facts(*prefix)})) {
+    return 1;
+  }
+  // After a result that came early the head may still be sending files: up to its "commit", or to
+  // its next request, they are nobody's.
+  bool discarding = false;
+  for (;;) {
+    auto frame = wire.read();
+    if (!frame) {
+      // Out of step for good: nothing that follows can be understood.
+      wire.send("result", failed(frame.error(), *prefix));
+      return 1;
+    }
+    if (!*frame) return 0;
+    if (discarding && (*frame)->type == 'D') continue;
+    auto message = protocol::read_message(**frame);
+    if (discarding && message && (message->type == "file" || message->type == "commit")) {
+      discarding = message->type == "file";
+      continue;
+    }
+    Result<HostResult> result =
+        message ? obey(*message, *prefix, wire) : tl::unexpected<Error>(message.error());
+    HostResult answer = result ? *std::move(result) : failed(result.error(), *prefix);
+    discarding = answer.result == "failed";
+    if (!wire.send("result", answer)) return 1;
+  }
+}
+
+}  // namespace dsi::agent
