@@ -1,0 +1,213 @@
+#pragma once
+
+// What the CPU optimizers share: a list of tensors is checked, cut into one contiguous share of the
+// elements a thread, and each share is run by the kernel for its types and this machine.
+//
+// One parallel region covers the whole list: a model has hundreds of tensors, most of them small,
+// and a region each would cost more than the arithmetic. Shares are contiguous so that a thread
+// meets the same pages in every step, which is where first touch put them.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu_isa.h"
+#include "ds_types.h"
+#include "half.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace ds {
+
+inline constexpr std::size_t kMaxStates = 2;
+
+struct OptimizerTensor {
+  void* param;
+  const void* grad;
+  std::array<void*, kMaxStates> states;  // Null behind the op's last.
+  std::int64_t size;                     // Elements.
+  DType param_dtype;
+  DType grad_dtype;
+  DType state_dtype;  // f32, or the parameter's.
+};
+
+// A run of elements of one tensor; the pointers are at its first element.
+struct Piece {
+  void* param;
+  const void* grad;
+  std::array<void*, kMaxStates> states;
+  std::int64_t size;
+};
+
+// `factors` is the op's own struct of precomputed numbers.
+using Kernel = void (*)(const Piece& piece, const void* factors);
+
+inline const char* dtype_name(DType dtype) {
+  return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : "bf16";
+}
+
+inline std::int64_t dtype_size(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+// Names for messages: of the op's function, and of what stands in the lists.
+struct OptimizerNames {
+  const char* function;
+  std::array<const char*, kMaxStates> states;
+};
+
+namespace detail {
+
+struct Range {
+  std::uintptr_t begin, end;
+  bool written;
+  const char* name;
+  std::size_t index;
+};
+
+inline std::string describe(const Range& range) {
+  return std::string(range.name) + "[" + std::to_string(range.index) + "]";
+}
+
+}  // namespace detail
+
+// Throws std::invalid_argument for whatever would read or write the wrong memory, or make the
+// answer depend on the order: a null or misaligned pointer, a negative size, types that no kernel
+// has, and memory that is written and also stands somewhere else in the lists. Gradients, which are
+// only read, may share memory among themselves.
+inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
+                          const OptimizerNames& names) {
+  std::vector<detail::Range> ranges;
+  ranges.reserve(tensors.size() * (2 + kMaxStates));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const OptimizerTensor& tensor = tensors[i];
+    const auto refuse = [&](const std::string& what) {
+      throw std::invalid_argument(std::string(names.function) + ": tensor " + std::to_string(i) +
+                                  ": " + what);
+    };
+    if (tensor.size < 0) refuse("the size is " + std::to_string(tensor.size));
+    for (DType dtype : {tensor.param_dtype, tensor.grad_dtype, tensor.state_dtype}) {
+      if (dtype > DType::bf16) refuse("unknown dtype");
+    }
+    if (tensor.state_dtype != DType::f32 && tensor.state_dtype != tensor.param_dtype) {
+      refuse(std::string("the state is ") + dtype_name(tensor.state_dtype) +
+             "; with parameters of " + dtype_name(tensor.param_dtype) +
+             " it can be f32 or the same");
+    }
+    if (tensor.size == 0) continue;
+    const auto add = [&](const void* data, DType dtype, bool written, const char* name) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(data);
+      if (data == nullptr) refuse(std::string(name) + " is null");
+      if (begin % static_cast<std::uintptr_t>(dtype_size(dtype)) != 0) {
+        refuse(std::string(name) + " is not aligned to its elements");
+      }
+      const std::uintptr_t room = (UINTPTR_MAX - begin) / static_cast<unsigned>(dtype_size(dtype));
+      if (static_cast<std::uint64_t>(tensor.size) > room) refuse("the size exceeds the memory");
+      ranges.push_back(
+          {begin, begin + static_cast<std::uintptr_t>(tensor.size * dtype_size(dtype)), written,
+           name, i});
+    };
+    add(tensor.param, tensor.param_dtype, true, "params");
+    add(tensor.grad, tensor.grad_dtype, false, "grads");
+    for (std::size_t s = 0; s < kMaxStates && names.states[s] != nullptr; ++s) {
+      add(tensor.states[s], tensor.state_dtype, true, names.states[s]);
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const detail::Range& a, const detail::Range& b) { return a.begin < b.begin; });
+  const detail::Range* furthest = nullptr;          // Reaches furthest so far,
+  const detail::Range* furthest_written = nullptr;  // and of those that are written.
+  for (const detail::Range& range : ranges) {
+    const detail::Range* other = range.written ? furthest : furthest_written;
+    if (other != nullptr && range.begin < other->end) {
+      throw std::invalid_argument(std::string(names.function) + ": " + detail::describe(*other) +
+                                  " and " + detail::describe(range) + " share memory");
+    }
+    if (furthest == nullptr || range.end > furthest->end) furthest = &range;
+    if (range.written && (furthest_written == nullptr || range.end > furthest_written->end)) {
+      furthest_written = &range;
+    }
+  }
+}
+
+// Where the share of thread `part` of `parts` begins: a tensor and an element of it, or
+// {ends.size(), 0} behind the last. `ends[i]` is how many elements the tensors 0..i have together.
+struct Cut {
+  std::size_t tensor;
+  std::int64_t element;
+};
+
+inline Cut cut_at(const std::vector<std::int64_t>& ends, int part, int parts) {
+  // Cuts inside a tensor are rounded down so that two threads never write one cache line.
+  constexpr std::int64_t kRound = 1024;
+  const std::int64_t total = ends.empty() ? 0 : ends.back();
+  const std::int64_t target = total / parts * part + total % parts * part / parts;
+  const auto end = std::upper_bound(ends.begin(), ends.end(), target);
+  if (part == parts || end == ends.end()) return {ends.size(), 0};
+  const std::int64_t start = end == ends.begin() ? 0 : *(end - 1);
+  return {static_cast<std::size_t>(end - ends.begin()), (target - start) / kRound * kRound};
+}
+
+// Calls body(tensor, first element, number of elements) for every run of elements of that share.
+template <class Body>
+void for_each_piece(const std::vector<std::int64_t>& ends, int part, int parts, const Body& body) {
+  Cut at = cut_at(ends, part, parts);
+  const Cut stop = cut_at(ends, part + 1, parts);
+  for (; at.tensor < ends.size() && at.tensor <= stop.tensor; at = {at.tensor + 1, 0}) {
+    const std::int64_t size = ends[at.tensor] - (at.tensor == 0 ? 0 : ends[at.tensor - 1]);
+    const std::int64_t end = at.tensor == stop.tensor ? stop.element : size;
+    if (at.element < end) body(at.tensor, at.element, end - at.element);
+  }
+}
+
+// `pick(isa, tensor)` gives the kernel.
+template <class Pick>
+void run_optimizer(const std::vector<OptimizerTensor>& tensors, const OptimizerNames& names,
+                   const CpuOptions& cpu, const Pick& pick, const void* factors) {
+  check_tensors(tensors, names);
+  const CpuIsa isa = resolve_isa(cpu.isa);
+  std::vector<std::int64_t> ends;
+  std::vector<Kernel> kernels;
+  ends.reserve(tensors.size());
+  kernels.reserve(tensors.size());
+  std::int64_t total = 0;
+  for (const OptimizerTensor& tensor : tensors) {
+    ends.push_back(total += tensor.size);
+    kernels.push_back(pick(isa, tensor));
+  }
+  const auto run_part = [&](int part, int parts) {
+    for_each_piece(ends, part, parts, [&](std::size_t i, std::int64_t first, std::int64_t size) {
+      const OptimizerTensor& tensor = tensors[i];
+      const auto at = [first](auto* data, DType dtype) {
+        using Bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
+                                         const char*, char*>;
+        return data == nullptr ? nullptr : static_cast<Bytes>(data) + first * dtype_size(dtype);
+      };
+      Piece piece{at(tensor.param, tensor.param_dtype),
+                  at(tensor.grad, tensor.grad_dtype),
+                  {at(tensor.states[0], tensor.state_dtype),
+                   at(tensor.states[1], tensor.state_dtype)},
+                  size};
+      kernels[i](piece, factors);
+    });
+  };
+#ifdef _OPENMP
+  // Below this many elements a thread, waking it costs more than it saves.
+  constexpr std::int64_t kElementsPerThread = 8192;
+  const std::int64_t wanted = cpu.threads > 0 ? cpu.threads : omp_get_max_threads();
+  const int threads =
+      static_cast<int>(std::clamp<std::int64_t>(total / kElementsPerThread, 1, wanted));
+  if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+    run_part(omp_get_thread_num(), omp_get_num_threads());
+    return;
+  }
+#endif
+  run_part(0, 1);
+}
+
+}  // namespace ds

@@ -1,0 +1,93 @@
+// torch.ops.ds.cpu_adam_step and cpu_adam_rollback; see cpu_adam.h for what they compute.
+
+#include "bind_torch.h"
+
+#include "cpu_adam.h"
+
+namespace ds {
+namespace {
+
+using Function = void (*)(const AdamTensor*, std::size_t, const AdamOptions&, const CpuOptions&);
+
+std::vector<binding::List> written(at::TensorList params, at::TensorList exp_avgs,
+                                   at::TensorList exp_avg_sqs) {
+  return {{"params", params}, {"exp_avgs", exp_avgs}, {"exp_avg_sqs", exp_avg_sqs}};
+}
+
+void run(const char* name, Function function, at::TensorList params, at::TensorList grads,
+         at::TensorList exp_avgs, at::TensorList exp_avg_sqs, const AdamOptions& options) {
+  const auto lists = written(params, exp_avgs, exp_avg_sqs);
+  binding::check_lists(name, lists, {"grads", grads});
+  std::vector<at::Tensor> owned_grads;
+  std::vector<AdamTensor> tensors;
+  owned_grads.reserve(params.size());
+  tensors.reserve(params.size());
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    owned_grads.push_back(binding::grad_like(grads[i], params[i]));
+    tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
+                       exp_avg_sqs[i].data_ptr(), params[i].numel(),
+                       binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
+                       binding::dtype_of(exp_avgs[i])});
+  }
+  function(tensors.data(), tensors.size(), options, binding::cpu_options());
+  binding::bump_versions(lists);
+}
+
+AdamOptions to_options(std::int64_t step, double lr, double beta1, double beta2, double eps,
+                       double weight_decay, bool adamw, bool bias_correction) {
+  return {step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction};
+}
+
+void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+              at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1, double beta2,
+              double eps, double weight_decay, bool adamw, bool bias_correction) {
+  run("ds::cpu_adam_step", cpu_adam_step, params, grads, exp_avgs, exp_avg_sqs,
+      to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
+}
+
+void rollback_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                  at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1,
+                  double beta2, double eps, double weight_decay, bool adamw,
+                  bool bias_correction) {
+  run("ds::cpu_adam_rollback", cpu_adam_rollback, params, grads, exp_avgs, exp_avg_sqs,
+      to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
+}
+
+// For torch.compile and fake tensors: the same errors, no arithmetic.
+void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+               at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double, double,
+               bool, bool) {
+  binding::check_lists("ds::cpu_adam_step", written(params, exp_avgs, exp_avg_sqs),
+                       {"grads", grads});
+}
+
+void rollback_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                   at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double,
+                   double, bool, bool) {
+  binding::check_lists("ds::cpu_adam_rollback", written(params, exp_avgs, exp_avg_sqs),
+                       {"grads", grads});
+}
+
+}  // namespace
+}  // namespace ds
+
+TORCH_LIBRARY_FRAGMENT(ds, m) {
+  m.def(
+      "cpu_adam_step(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
+      "Tensor(c!)[] exp_avg_sqs, *, int step, float lr, float beta1=0.9, float beta2=0.999, "
+      "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
+  m.def(
+      "cpu_adam_rollback(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
+      "Tensor(c!)[] exp_avg_sqs, *, int step, float lr, float beta1=0.9, float beta2=0.999, "
+      "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(ds, CPU, m) {
+  m.impl("cpu_adam_step", TORCH_FN(ds::step_cpu));
+  m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_cpu));
+}
+
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("cpu_adam_step", TORCH_FN(ds::step_meta));
+  m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_meta));
+}
