@@ -93,12 +93,12 @@ bool is_safe_prefix(std::string_view prefix) {
 }
 
 std::string look_command(const AgentStart& start, const AgentBinary& agent) {
-  // The agent is tried with --version first: after `exec` of a file that a full disk or a noexec
+  // The agent is tried with --help first: after `exec` of a file that a full disk or a noexec
   // mount broke there would be nobody left to say so.
   return through_login_shell(
       start,
       set_prefix(start) + fmt::format("a=\"$p/store/{0}.x\"; "
-                                      "if test -x \"$a\" && \"$a\" --version >/dev/null 2>&1; "
+                                      "if test -x \"$a\" && \"$a\" --help >/dev/null 2>&1; "
                                       "then exec \"$a\" serve {1} \"$p\"; fi; "
                                       "echo; echo \"DSI0 {1}\"; "
                                       "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
@@ -169,7 +169,8 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
         return fail("the agent there speaks version {} of the protocol, this program {}",
                     hello.version, protocol::kVersion);
       }
-      return Greeting{true, false, hello.facts};
+      // A file with the right name and other bytes: the caller brings the agent anew.
+      return Greeting{hello.agent == agent_digest_, true, hello.facts};
     }
     std::size_t at = text.find(without);
     if (at != std::string::npos && text.find("\nend=\n", at) != std::string::npos) {

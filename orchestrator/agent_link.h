@@ -44,8 +44,11 @@ std::string bring_command(const AgentStart& start, const AgentBinary& agent, boo
 // Belongs to one thread at a time.
 class AgentLink {
  public:
-  AgentLink(std::unique_ptr<Channel> channel, std::string nonce)
-      : channel_(std::move(channel)), nonce_(std::move(nonce)) {}
+  // `agent_digest`: of the agent that is expected there; another one counts as none.
+  AgentLink(std::unique_ptr<Channel> channel, std::string nonce, std::string agent_digest)
+      : channel_(std::move(channel)),
+        nonce_(std::move(nonce)),
+        agent_digest_(std::move(agent_digest)) {}
 
   struct Greeting {
     bool agent = false;  // An agent speaks; otherwise only `facts` are known.
@@ -70,6 +73,7 @@ class AgentLink {
 
   std::unique_ptr<Channel> channel_;
   std::string nonce_;
+  std::string agent_digest_;
   protocol::FrameReader reader_;
   std::uint64_t bytes_sent_ = 0;
 };

@@ -117,7 +117,7 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
   std::string stream =
       "Welcome!\nDSI1 wrong\nno newline here DSI1 abc123\n" + protocol::json_frame("hello", hello);
   for (std::size_t piece : {1u, 7u, 100000u}) {
-    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123");
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123", std::string(64, 'd'));
     auto greeting = link.greet(Deadline::after(1s));
     ASSERT_TRUE(greeting) << greeting.error().what;
     EXPECT_TRUE(greeting->agent);
