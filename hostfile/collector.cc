@@ -132,6 +132,8 @@ void Collector::settle_exclusions() {
     match->second = true;
     return true;
   });
+  // With an error somewhere the hosts are not all known, and the warning would only mislead.
+  if (errors_ > 0) return;
   std::map<Place, std::vector<std::string>> unused;
   for (const Mention& mention : excluded_) {
     if (!used[canonical_name(mention.text)]) unused[mention.place].push_back(mention.text);
@@ -140,7 +142,7 @@ void Collector::settle_exclusions() {
     warning(place, fmt::format("{} to be left out, but named nowhere", fold_nodeset(names)),
             "check the spelling: a host that was meant is still in the list");
   }
-  if (had_hosts && named_.empty() && errors_ == 0) {
+  if (had_hosts && named_.empty()) {
     error(excluded_.front().place, "every host is left out");
   }
 }

@@ -77,6 +77,7 @@ bool is_ipv4_address(std::string_view text) {
 }  // namespace
 
 bool is_ipv6_address(std::string_view text) {
+  if (text.find(':') == text.npos) return false;
   std::size_t percent = std::min(text.find('%'), text.size());
   if (percent < text.size()) {
     std::string_view zone = text.substr(percent + 1);

@@ -221,6 +221,11 @@ bool LineScanner::read_int(std::string_view text, std::size_t offset, std::strin
 bool LineScanner::read_names(std::string_view pattern, std::size_t offset,
                              std::vector<std::string>& names) {
   if (auto refusal = refuse_name_pattern(pattern)) return error(offset, std::move(*refusal));
+  if (pattern.find_first_of("[]") == pattern.npos) {  // Most lines of most files.
+    if (auto refusal = refuse_host_name(pattern)) return error(offset, std::move(*refusal));
+    names.emplace_back(pattern);
+    return true;
+  }
   auto expanded = expand_nodeset_at(pattern, kMaxHosts);
   if (!expanded) {
     return error(offset + expanded.error().offset, expanded.error().error.what,
@@ -228,8 +233,7 @@ bool LineScanner::read_names(std::string_view pattern, std::size_t offset,
   }
   for (const std::string& name : *expanded) {
     if (auto refusal = refuse_host_name(name)) {
-      // An offset in a name that was expanded points nowhere in the text.
-      if (pattern.find('[') != pattern.npos) refusal->offset = 0;
+      refusal->offset = 0;  // In the expanded name, which stands nowhere in the text.
       return error(offset, std::move(*refusal));
     }
   }
@@ -357,6 +361,12 @@ bool LineScanner::read_items(Colon colon, bool leading_dash_excludes, std::vecto
     if (is_include) {
       if (word.empty()) {
         all_fine = error(start, "`^` without a file", "write ^FILE to read another file");
+      } else if (!std::all_of(word.begin(), word.end(),
+                              [](char c) { return c >= 0x20 && c < 0x7f; })) {
+        // The path will stand in messages, and a terminal obeys control characters.
+        all_fine = error(
+            offset, fmt::format("the path {} holds more than printable ASCII", in_quotes(word)),
+            "rename the file");
       } else {
         out_.include(std::string(word), place(start));
       }

@@ -337,7 +337,8 @@ TEST(Hostfile, Many_large_ranges_end_at_the_limit) {
   for (int i = 0; i < 1000; ++i) text += fmt::format("h{}x[1-99999],-h{}x[1-99999]\n", i, i);
   auto parsed = parse_hostfile(text, "hosts");
   EXPECT_FALSE(parsed.ok());
-  EXPECT_THAT(only_finding(parsed), HasSubstr("hosts:2:1: error: more than 100000 hosts"));
+  EXPECT_THAT(only_finding(parsed),
+              HasSubstr("hosts:2:14: error: more than 100000 hosts to leave out"));
 }
 
 TEST(Hostfile, Many_errors_end_at_the_limit) {
@@ -384,7 +385,8 @@ TEST(Hostfile, A_host_that_could_be_an_option_or_shell_code_is_refused) {
       {"a\xc2\xa0slots=4", "hosts:1:2: error: a no-break space"},
       {"a\xff", "outside ASCII"},
       {std::string(254, 'a'), "more than 253 characters"},
-      {std::string(300, 'a'), "longer than 255 characters"},
+      {std::string(300, 'a'), "more than 253 characters"},
+      {std::string(300, 'a') + "[1]", "longer than 255 characters"},
       {"%h", "`%` is not allowed"},
       {"a%b", "`%` is not allowed"},
   };
@@ -513,6 +515,7 @@ TEST_F(HostfileOnDisk, Includes_that_cannot_work_are_errors) {
   ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
   EXPECT_THAT(finding(write("waits", "a\n^fifo\n")), HasSubstr("is no regular file"));
   EXPECT_THAT(finding(write("lone", "a\n^\n")), HasSubstr("`^` without a file"));
+  EXPECT_THAT(finding(write("escape", "a\n^\x1b[2J\n")), HasSubstr("printable ASCII"));
   write("nothing", "# nothing\n");
   EXPECT_THAT(finding(write("empty", "a\n^nothing\n")), HasSubstr("nothing: error: names no host"));
 }
@@ -556,7 +559,7 @@ TEST(HostList, Exclusions_may_stand_anywhere) {
 }
 
 TEST(HostList, What_could_be_an_option_or_code_is_refused) {
-  EXPECT_THAT(error_of_list("a,-oProxyCommand=x"), HasSubstr("--hosts:1:16: error: `=`"));
+  EXPECT_THAT(error_of_list("a,-oProxyCommand=x"), HasSubstr("--hosts:1:17: error: `=`"));
   EXPECT_THAT(error_of_list("--x"), HasSubstr("begins with `-`"));
   EXPECT_THAT(error_of_list("a;b"), HasSubstr("`;` is not allowed"));
   EXPECT_THAT(error_of_list("a#b"), HasSubstr("`#` is not allowed"));
