@@ -164,6 +164,9 @@ TEST_F(Cli, A_value_that_is_missing_or_too_many_is_said) {
   EXPECT_THAT(error({"--hostfile="}), HasSubstr("--hostfile needs a value"));
   EXPECT_THAT(error({"--hostfile", ""}), HasSubstr("--hostfile needs a value"));
   EXPECT_THAT(error({"--hostfile", "--local_only"}), HasSubstr("--hostfile needs a value"));
+  EXPECT_THAT(error({"-H", "-l"}), HasSubstr("--hostfile needs a value, not the option -l"));
+  EXPECT_EQ(options({"--hostfile=--local_only"}).hostfile, "--local_only");
+  EXPECT_EQ(options({"build", "-o", "-"}).output, "-");
   EXPECT_THAT(error({"--json=yes"}), HasSubstr("--json takes no value"));
   EXPECT_THAT(error({"-H", "a", "--hostfile", "b"}), HasSubstr("--hostfile is given twice"));
   EXPECT_TRUE(options({"-l", "-l"}).local_only);

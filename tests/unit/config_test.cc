@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "hostfile/hostfile.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/cli.h"
 
@@ -133,7 +134,7 @@ TEST(Config, All_mistakes_come_at_once_with_their_place_and_help) {
             "  help: begin it with /; it is a folder on the hosts\n"
             "c.yaml:8:31: error: user needs the name of a user, not \"-oProxyCommand=x\"\n"
             "  help: use letters, digits and . _ + @ - only\n"
-            "c.yaml:8:55: error: torch needs an absolute path, not \"t\"\n"
+            "c.yaml:8:56: error: torch needs an absolute path, not \"t\"\n"
             "  help: it is a folder on that host");
 }
 
@@ -184,18 +185,25 @@ TEST(Config, The_example_is_valid_as_it_is_and_with_every_line_in_force) {
   auto text = read_file("examples/site.yaml");
   ASSERT_TRUE(text);
   good(*text);
-  // `#key: value` is an option that is shown, not set; `# words` is for reading.
+  // "#key: value" and "#  name: {...}" are options that are shown, "# words" are words.
   std::string all;
   for (std::size_t at = 0; at < text->size();) {
     const std::size_t end = std::min(text->find('\n', at), text->size() - 1) + 1;
     std::string line = text->substr(at, end - at);
     at = end;
-    if (line.size() > 1 && line[0] == '#' && line[1] != ' ' && line[1] != '\n') line.erase(0, 1);
+    const bool words = line.starts_with("#\n") || (line.starts_with("# ") && line[2] != ' ');
+    if (line.starts_with('#') && !words) line.erase(0, 1);
     all += line;
   }
   const Config config = good(all);
   EXPECT_GE(config.values.size(), 12u);
   EXPECT_GE(config.hosts.size(), 2u);
+}
+
+TEST(Config, The_example_of_a_hostfile_is_valid_without_a_warning) {
+  const ParsedHosts parsed = read_hostfile("examples/hostfile");
+  EXPECT_TRUE(parsed.diagnostics.empty());
+  EXPECT_EQ(parsed.hosts.size(), 8u);
 }
 
 }  // namespace
