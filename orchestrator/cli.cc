@@ -292,7 +292,7 @@ Error syntax_error(const po::error_with_option_name& e) {
         break;
     }
   }
-  return {e.what(), "ds-install --help lists the options"};
+  return {printable(e.what()), "ds-install --help lists the options"};
 }
 
 // Boost finds where options end and values begin, as getopt would; what they mean is ours.
@@ -317,7 +317,7 @@ Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Erro
     errors.push_back(syntax_error(e));
     return typed;
   } catch (const po::error& e) {
-    errors.push_back({e.what(), "ds-install --help lists the options"});
+    errors.push_back({printable(e.what()), "ds-install --help lists the options"});
     return typed;
   }
   bool after_unknown = false;

@@ -20,9 +20,12 @@ std::string Manifest::to_json() const {
   }
   text["ops"] = json::array();
   for (const ManifestOp& op : ops) {
-    json row = {{"name", op.name},       {"capability", op.capability},
-                {"library", op.library}, {"description", op.description},
-                {"devices", op.devices}, {"needs_symbols", op.needs_symbols},
+    json row = {{"name", op.name},
+                {"capability", op.capability},
+                {"library", op.library},
+                {"description", op.description},
+                {"devices", op.devices},
+                {"needs_symbols", op.needs_symbols},
                 {"needs_libraries", op.needs_libraries}};
     if (!op.not_built.empty()) row["not_built"] = op.not_built;
     text["ops"].push_back(std::move(row));
@@ -41,9 +44,9 @@ bool is_digest(std::string_view text) {
 Result<Manifest> from_json(const json& text) {
   Manifest manifest;
   if (int schema = text.at("schema").get<int>(); schema != kManifestSchema) {
-    return fail_with_help(fmt::format("the manifest has schema {}; this program reads {}", schema,
-                                      kManifestSchema),
-                          "use the ds-install that made the bundle, or make the bundle again");
+    return fail_with_help(
+        fmt::format("the manifest has schema {}; this program reads {}", schema, kManifestSchema),
+        "use the ds-install that made the bundle, or make the bundle again");
   }
   text.at("built_with").get_to(manifest.built_with);
   for (const json& row : text.at("files")) {
@@ -98,8 +101,9 @@ Result<Manifest> Manifest::parse(std::string_view text) {
 }
 
 const ManifestFile* Manifest::find(std::string_view path) const {
-  auto at = std::lower_bound(files.begin(), files.end(), path,
-                             [](const ManifestFile& file, std::string_view p) { return file.path < p; });
+  auto at =
+      std::lower_bound(files.begin(), files.end(), path,
+                       [](const ManifestFile& file, std::string_view p) { return file.path < p; });
   return at != files.end() && at->path == path ? &*at : nullptr;
 }
 

@@ -132,6 +132,7 @@ struct Layout {
   std::size_t lines = 0;
 };
 
+constexpr int kLeastWidth = 40;  // Of a terminal; a narrower one wraps.
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kLeastLabel = 20;   // No group's name is cut shorter than this,
@@ -235,7 +236,7 @@ void print_matrix(std::ostream& out, const RunReport& report, const Style& style
       groups.size() == 1 && groups[0].hosts.size() == 1 ? "host" : "hosts", {"result"}, {}, {}};
   if (show_release) by_host.columns.push_back("release");
   for (const std::string& op : ops) by_host.columns.push_back(printable(op));
-  const auto width = static_cast<std::size_t>(std::max(style.width, 20));
+  const auto width = static_cast<std::size_t>(std::max(style.width, kLeastWidth));
   for (const Group& group : groups) {
     by_host.row_labels.push_back(
         group.hosts.size() == 1 ? label(group.hosts)
@@ -244,12 +245,15 @@ void print_matrix(std::ostream& out, const RunReport& report, const Style& style
   }
   // A row for each group if that fits, with names cut short if need be (they stand in full with the
   // reasons); else a row for each op; else whichever way has fewer lines.
-  Layout host_rows = lay_out(by_host, width, width, width);
+  const std::size_t heading = width - kIndent - kLeastLabel - kGap;
+  Layout host_rows = lay_out(by_host, width, width, heading);
   for (std::size_t limit = width; host_rows.panes.size() > 1 && limit > kLeastLabel;) {
-    host_rows = lay_out(by_host, width, --limit, width);
+    host_rows = lay_out(by_host, width, --limit, heading);
   }
   const Table by_op = turned(by_host, "op");
-  const Layout op_rows = lay_out(by_op, width, width / 2, kMostHeading);
+  const std::size_t half = width / 2;
+  const Layout op_rows =
+      lay_out(by_op, width, half, std::min(kMostHeading, width - kIndent - half - kGap));
   const bool turn =
       host_rows.panes.size() > 1 && (op_rows.panes.size() == 1 || op_rows.lines < host_rows.lines);
   print_table(out, turn ? by_op : by_host, turn ? op_rows : host_rows, style);
@@ -336,7 +340,7 @@ void print_reason(std::ostream& out, const Style& style, Paint paint, std::strin
   }
 }
 
-bool print_reasons(std::ostream& out, const RunReport& report, const Style& style) {
+void print_reasons(std::ostream& out, const RunReport& report, const Style& style) {
   Reasons of_hosts;
   Reasons of_ops;  // Subject: the op.
   std::map<std::pair<std::string, std::string>, protocol::OpRow> rows;
@@ -388,7 +392,6 @@ bool print_reasons(std::ostream& out, const RunReport& report, const Style& styl
                         : "warning",
                  subject, counted_label(hosts), what, "");
   }
-  return printed;
 }
 
 // ---- The last line -----------------------------------------------------------------------------

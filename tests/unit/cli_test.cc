@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -163,8 +164,10 @@ TEST_F(Cli, A_value_that_is_missing_or_too_many_is_said) {
   EXPECT_THAT(error({"-H"}), HasSubstr("--hostfile needs a value"));
   EXPECT_THAT(error({"--hostfile="}), HasSubstr("--hostfile needs a value"));
   EXPECT_THAT(error({"--hostfile", ""}), HasSubstr("--hostfile needs a value"));
-  EXPECT_THAT(error({"--hostfile", "--local_only"}), HasSubstr("--hostfile needs a value"));
-  EXPECT_THAT(error({"-H", "-l"}), HasSubstr("--hostfile needs a value, not the option -l"));
+  EXPECT_THAT(error({"--hostfile", "--local_only"}),
+              HasSubstr("--hostfile needs a value, not the option --local_only\n"
+                        "  help: write --hostfile=--local_only if that is its value"));
+  EXPECT_THAT(error({"-H", "-l"}), HasSubstr("--hostfile needs a value"));
   EXPECT_EQ(options({"--hostfile=--local_only"}).hostfile, "--local_only");
   EXPECT_EQ(options({"build", "-o", "-"}).output, "-");
   EXPECT_THAT(error({"--json=yes"}), HasSubstr("--json takes no value"));
@@ -237,6 +240,30 @@ TEST_F(Cli, What_is_typed_cannot_paint_the_terminal) {
   EXPECT_THAT(error({"\x1b[31mred"}), Not(HasSubstr("\x1b")));
   EXPECT_THAT(error({"--\x1b[31mred"}), Not(HasSubstr("\x1b")));
   EXPECT_THAT(error({"--fanout", "\x1b[31mred"}), Not(HasSubstr("\x1b")));
+}
+
+TEST_F(Cli, Any_words_at_all_are_understood_or_refused) {
+  const std::vector<std::string> pieces = {
+      "-",      "--", "=",      "-l",      "-H", "v",  "-vv", "hosts",   "--ops",
+      "a",      "",   "report", "-e",      " ",  "-o", "--=", "---",     "\xff",
+      "\x1b[m", "-=", "--json", "--hosts", "9",  ",",  "-9",  "--fanout"};
+  std::minstd_rand random(1);
+  int refused = 0;
+  for (int run = 0; run < 3000; ++run) {
+    std::vector<std::string> arguments(random() % 5);
+    for (std::string& argument : arguments) {
+      for (unsigned long part = random() % 3 + 1; part > 0; --part) {
+        argument += pieces[random() % pieces.size()];
+      }
+    }
+    const auto parsed = parse_command_line(arguments);
+    if (parsed) continue;
+    ++refused;
+    EXPECT_FALSE(parsed.error().what.empty());
+    EXPECT_THAT(to_string(parsed.error()), AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\xff"))));
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 3000);
 }
 
 TEST_F(Cli, A_mirror_is_accepted_with_one_line) {
