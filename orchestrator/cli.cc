@@ -78,11 +78,11 @@ const OptionSpec kOptions[] = {
     {"pip_sudo", 's', "", &Options::pip_sudo, G::kNode, kOnNodes, "work under sudo on the hosts"},
     {"fanout", 0, "N", &Options::fanout, G::kNode, kOnNodes, "hosts at once (default 64)", true, 1,
      4096},
-    {"connect-timeout", 0, "SECONDS", &Options::connect_timeout, G::kNode, kOnNodes,
+    {"connect-timeout", 0, "SEC", &Options::connect_timeout, G::kNode, kOnNodes,
      "until a host must have answered (default 10)", true, 1, kMostSeconds},
-    {"stall-timeout", 0, "SECONDS", &Options::stall_timeout, G::kNode, kOnNodes,
+    {"stall-timeout", 0, "SEC", &Options::stall_timeout, G::kNode, kOnNodes,
      "without progress until a connection is given up (default 30)", true, 1, kMostSeconds},
-    {"probe-timeout", 0, "SECONDS", &Options::probe_timeout, G::kNode, kTesting,
+    {"probe-timeout", 0, "SEC", &Options::probe_timeout, G::kNode, kTesting,
      "for the self-test of one op (default 60)", true, 1, kMostSeconds},
     {"strict", 0, "", &Options::strict, G::kNode, kTesting, "an op that is not ok fails its host"},
 
@@ -257,14 +257,26 @@ po::options_description boost_description() {
 Error unknown_option(const po::option& found) {
   const std::string token =
       found.original_tokens.empty() ? found.string_key : found.original_tokens[0];
-  std::string name = token.substr(0, token.find('='));
   if (!token.starts_with("--")) {
-    return {fmt::format("unknown option {}", printable(name)),
+    // Of "-lz" Boost has read the "-l" and left "-z".
+    return {fmt::format("unknown option {}", printable(found.string_key)),
             "ds-install --help lists the options"};
   }
+  const std::string name = token.substr(0, token.find('='));
   std::string help = suggest_option(name.substr(2), false);
   if (help.empty()) help = "ds-install --help lists the options";
   return {fmt::format("unknown option {}", printable(name)), help};
+}
+
+// Boost takes any word behind an option for its value. One that is an option itself means that the
+// value was forgotten; who does mean it can write "--hostfile=--json".
+bool is_forgotten_value(const po::option& found) {
+  if (found.original_tokens.size() != 2 || found.value.size() != 1) return false;
+  const std::string& word = found.value[0];
+  if (word.starts_with("--")) return find_option(word.substr(2, word.find('=') - 2)) != nullptr;
+  if (word.size() != 2 || word[0] != '-') return false;
+  return std::any_of(std::begin(kOptions), std::end(kOptions),
+                     [&](const OptionSpec& option) { return option.letter == word[1]; });
 }
 
 Error syntax_error(const po::error_with_option_name& e) {
@@ -280,7 +292,7 @@ Error syntax_error(const po::error_with_option_name& e) {
         break;
     }
   }
-  return {e.what(), "ds-install --help lists the options"};
+  return {printable(e.what()), "ds-install --help lists the options"};
 }
 
 // Boost finds where options end and values begin, as getopt would; what they mean is ours.
@@ -305,7 +317,7 @@ Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Erro
     errors.push_back(syntax_error(e));
     return typed;
   } catch (const po::error& e) {
-    errors.push_back({e.what(), "ds-install --help lists the options"});
+    errors.push_back({printable(e.what()), "ds-install --help lists the options"});
     return typed;
   }
   bool after_unknown = false;
@@ -326,6 +338,12 @@ Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Erro
       std::string spelled = o.original_tokens.empty() ? dashed(*option) : o.original_tokens[0];
       spelled = spelled.starts_with("--") ? spelled.substr(0, spelled.find('='))
                                           : fmt::format("-{}", option->letter);
+      if (is_forgotten_value(o)) {
+        errors.push_back(
+            {fmt::format("{} needs a value, not the option {}", dashed(*option), o.value[0]),
+             fmt::format("write {}={} if that is its value", dashed(*option), o.value[0])});
+        continue;
+      }
       typed.options.push_back({option, spelled, o.value.empty() ? std::string() : o.value[0]});
     }
     after_unknown = false;
@@ -457,6 +475,10 @@ std::string options_help(unsigned commands) {
     for (const OptionSpec& option : kOptions) {
       if (option.group != group || !(option.commands & commands)) continue;
       std::string head = one_option(option);
+      if (display_width(head) + 2 > kColumn) {
+        section += head + '\n';
+        head.clear();
+      }
       for (const std::string& line : wrapped(option.help, kWidth - kColumn)) {
         section += padded(head, kColumn) + line + '\n';
         head.clear();
@@ -580,7 +602,8 @@ std::string help_text() {
     out += fmt::format("  {} {}\n", padded(command.name, 11), command.help);
   }
   out += options_help(kEverywhere);
-  out += "\nIn a name '-' and '_' are the same. Every option may stand in the configuration.\n\n";
+  out += "\nIn a name '-' and '_' are the same. The configuration file has the same options; ";
+  out += "-e writes one.\n\n";
   out += kExitCodes;
   return out;
 }

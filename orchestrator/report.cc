@@ -114,6 +114,16 @@ Table turned(const Table& table, std::string corner) {
   return out;
 }
 
+// A label cut to `columns`. The count at its end stays: "node[0001-0122,… (998)".
+std::string shortened(std::string_view text, std::size_t columns) {
+  const std::size_t count = text.ends_with(')') ? text.rfind(" (") : text.npos;
+  if (count == text.npos || display_width(text) <= columns) return truncated(text, columns);
+  const std::string_view tail = text.substr(count);
+  const std::size_t tail_width = display_width(tail);
+  if (tail_width + 2 > columns) return truncated(text, columns);
+  return truncated(text.substr(0, count), columns - tail_width) + std::string(tail);
+}
+
 // How a table that is too wide is broken: panes of columns, one below the other.
 struct Layout {
   std::size_t label_width = 0;
@@ -122,8 +132,11 @@ struct Layout {
   std::size_t lines = 0;
 };
 
+constexpr int kLeastWidth = 40;  // Of a terminal; a narrower one wraps.
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kGap = 2;
+constexpr std::size_t kLeastLabel = 20;   // No group's name is cut shorter than this,
+constexpr std::size_t kMostHeading = 20;  // nor needs more as the heading of a column.
 
 Layout lay_out(const Table& table, std::size_t width, std::size_t label_limit,
                std::size_t heading_limit) {
@@ -177,12 +190,12 @@ void print_table(std::ostream& out, const Table& table, const Layout& layout, co
     Line heading(style);
     heading.add(Paint::kQuiet, table.corner, layout.label_width);
     for (std::size_t c = first; c < last; ++c) {
-      heading.add(Paint::kQuiet, truncated(table.columns[c], layout.widths[c]), layout.widths[c]);
+      heading.add(Paint::kQuiet, shortened(table.columns[c], layout.widths[c]), layout.widths[c]);
     }
     out << heading.text() << '\n';
     for (std::size_t r = 0; r < table.row_labels.size(); ++r) {
       Line line(style);
-      line.add(Paint::kPlain, truncated(table.row_labels[r], layout.label_width),
+      line.add(Paint::kPlain, shortened(table.row_labels[r], layout.label_width),
                layout.label_width);
       for (std::size_t c = first; c < last; ++c) {
         line.add(paint_of(table.cells[r][c]), table.cells[r][c], layout.widths[c]);
@@ -223,23 +236,27 @@ void print_matrix(std::ostream& out, const RunReport& report, const Style& style
       groups.size() == 1 && groups[0].hosts.size() == 1 ? "host" : "hosts", {"result"}, {}, {}};
   if (show_release) by_host.columns.push_back("release");
   for (const std::string& op : ops) by_host.columns.push_back(printable(op));
-  const auto width = static_cast<std::size_t>(std::max(style.width, 20));
+  const auto width = static_cast<std::size_t>(std::max(style.width, kLeastWidth));
   for (const Group& group : groups) {
-    // The count stays visible however long the names are; the names in full are with the reasons.
-    const std::string count =
-        group.hosts.size() == 1 ? std::string() : fmt::format(" ({})", group.hosts.size());
     by_host.row_labels.push_back(
-        truncated(label(group.hosts), std::max<std::size_t>(width / 2, 24) - count.size()) + count);
+        group.hosts.size() == 1 ? label(group.hosts)
+                                : fmt::format("{} ({})", label(group.hosts), group.hosts.size()));
     by_host.cells.push_back(group.cells);
   }
-  const Layout host_rows = lay_out(by_host, width, width, width);
-  const Table by_op = turned(by_host, "op");
-  const Layout op_rows = lay_out(by_op, width, width / 2, std::max<std::size_t>(width / 4, 16));
-  if (host_rows.panes.size() == 1 || host_rows.lines <= op_rows.lines) {
-    print_table(out, by_host, host_rows, style);
-  } else {
-    print_table(out, by_op, op_rows, style);
+  // A row for each group if that fits, with names cut short if need be (they stand in full with the
+  // reasons); else a row for each op; else whichever way has fewer lines.
+  const std::size_t heading = width - kIndent - kLeastLabel - kGap;
+  Layout host_rows = lay_out(by_host, width, width, heading);
+  for (std::size_t limit = width; host_rows.panes.size() > 1 && limit > kLeastLabel;) {
+    host_rows = lay_out(by_host, width, --limit, heading);
   }
+  const Table by_op = turned(by_host, "op");
+  const std::size_t half = width / 2;
+  const Layout op_rows =
+      lay_out(by_op, width, half, std::min(kMostHeading, width - kIndent - half - kGap));
+  const bool turn =
+      host_rows.panes.size() > 1 && (op_rows.panes.size() == 1 || op_rows.lines < host_rows.lines);
+  print_table(out, turn ? by_op : by_host, turn ? op_rows : host_rows, style);
 }
 
 // ---- The reasons -------------------------------------------------------------------------------
@@ -323,7 +340,7 @@ void print_reason(std::ostream& out, const Style& style, Paint paint, std::strin
   }
 }
 
-bool print_reasons(std::ostream& out, const RunReport& report, const Style& style) {
+void print_reasons(std::ostream& out, const RunReport& report, const Style& style) {
   Reasons of_hosts;
   Reasons of_ops;  // Subject: the op.
   std::map<std::pair<std::string, std::string>, protocol::OpRow> rows;
@@ -375,7 +392,6 @@ bool print_reasons(std::ostream& out, const RunReport& report, const Style& styl
                         : "warning",
                  subject, counted_label(hosts), what, "");
   }
-  return printed;
 }
 
 // ---- The last line -----------------------------------------------------------------------------
