@@ -28,15 +28,16 @@ quietly() {
 }
 
 # build PRESET [TARGET...]: configures and builds in build/PRESET. Ninja's progress is one line
-# that is redrawn on a terminal; elsewhere only warnings and errors are worth a line.
+# that is redrawn on a terminal; elsewhere only warnings and errors are worth a line. Nothing goes to
+# stdout, which is the program's.
 build() {
   local preset=$1
   shift
   local -a targets=() quiet=()
   (($# == 0)) || targets=(--target "$@")
-  [[ -t 1 ]] || quiet=(-- --quiet)
+  [[ -t 2 ]] || quiet=(-- --quiet)
   say "configuring build/$preset"
   (cd "$root" && quietly cmake --preset "$preset") || return
   say "building build/$preset"
-  (cd "$root" && cmake --build --preset "$preset" -j "$(nproc)" "${targets[@]}" "${quiet[@]}") </dev/null
+  (cd "$root" && cmake --build --preset "$preset" -j "$(nproc)" "${targets[@]}" "${quiet[@]}") </dev/null >&2
 }
