@@ -254,6 +254,12 @@ po::options_description boost_description() {
   return description;
 }
 
+Error unknown_long_option(string_view name) {
+  std::string help = suggest_option(name.substr(2), false);
+  if (help.empty()) help = "ds-install --help lists the options";
+  return {fmt::format("unknown option {}", printable(name)), help};
+}
+
 Error unknown_option(const po::option& found) {
   const std::string token =
       found.original_tokens.empty() ? found.string_key : found.original_tokens[0];
@@ -262,10 +268,7 @@ Error unknown_option(const po::option& found) {
     return {fmt::format("unknown option {}", printable(found.string_key)),
             "ds-install --help lists the options"};
   }
-  const std::string name = token.substr(0, token.find('='));
-  std::string help = suggest_option(name.substr(2), false);
-  if (help.empty()) help = "ds-install --help lists the options";
-  return {fmt::format("unknown option {}", printable(name)), help};
+  return unknown_long_option(token.substr(0, token.find('=')));
 }
 
 // Boost takes any word behind an option for its value. One that is an option itself means that the
@@ -280,7 +283,8 @@ bool is_forgotten_value(const po::option& found) {
 }
 
 Error syntax_error(const po::error_with_option_name& e) {
-  std::string name = e.get_option_name();
+  const std::string name = printable(e.get_option_name());
+  if (name.starts_with("--") && !find_option(name.substr(2))) return unknown_long_option(name);
   if (const auto* syntax = dynamic_cast<const po::invalid_syntax*>(&e)) {
     switch (syntax->kind()) {
       case po::invalid_syntax::missing_parameter:

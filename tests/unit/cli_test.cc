@@ -239,6 +239,8 @@ TEST_F(Cli, Several_errors_print_as_their_list_whether_or_not_they_have_help) {
 TEST_F(Cli, What_is_typed_cannot_paint_the_terminal) {
   EXPECT_THAT(error({"\x1b[31mred"}), Not(HasSubstr("\x1b")));
   EXPECT_THAT(error({"--\x1b[31mred"}), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(error({"--\x1b[31mred="}), AllOf(HasSubstr("unknown"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(error({"-\x1b", "-\xff"}), AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\xff"))));
   EXPECT_THAT(error({"--fanout", "\x1b[31mred"}), Not(HasSubstr("\x1b")));
 }
 
