@@ -20,8 +20,8 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
   for (std::size_t i = 0; i < params.size(); ++i) {
     owned_grads.push_back(binding::grad_like(grads[i], params[i]));
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avg_sqs[i].data_ptr(),
-                       params[i].numel(), binding::dtype_of(params[i]),
-                       binding::dtype_of(grads[i]), binding::dtype_of(exp_avg_sqs[i])});
+                       params[i].numel(), binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
+                       binding::dtype_of(exp_avg_sqs[i])});
   }
   cpu_adagrad_step(tensors.data(), tensors.size(), {lr, eps, weight_decay}, binding::cpu_options());
   binding::bump_versions(written);
@@ -29,8 +29,7 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
 
 void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avg_sqs, double,
                double, double) {
-  binding::check_lists(kName, {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}},
-                       {"grads", grads});
+  binding::check_lists(kName, {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}}, {"grads", grads});
 }
 
 }  // namespace
@@ -42,6 +41,10 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float lr, float eps=1e-10, float weight_decay=0.0) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) { m.impl("cpu_adagrad_step", TORCH_FN(ds::step_cpu)); }
+TORCH_LIBRARY_IMPL(ds, CPU, m) {
+  m.impl("cpu_adagrad_step", TORCH_FN(ds::step_cpu));
+}
 
-TORCH_LIBRARY_IMPL(ds, Meta, m) { m.impl("cpu_adagrad_step", TORCH_FN(ds::step_meta)); }
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("cpu_adagrad_step", TORCH_FN(ds::step_meta));
+}

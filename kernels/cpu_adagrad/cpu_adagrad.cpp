@@ -59,8 +59,7 @@ void self_test(CpuIsa isa, Comparison& comparison) {
                                types.param, types.grad, types.state};
     cpu_adagrad_step(&tensor, 1, options, {1, isa});
     for (std::int64_t i = 0; i < kSize; ++i) {
-      const AdagradExpected want =
-          adagrad_reference(old_p.get(i), g.get(i), old_v.get(i), options);
+      const AdagradExpected want = adagrad_reference(old_p.get(i), g.get(i), old_v.get(i), options);
       comparison.check("param", i, p, want.param);
       comparison.check("exp_avg_sq", i, v, want.exp_avg_sq);
     }

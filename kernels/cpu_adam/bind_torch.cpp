@@ -25,9 +25,8 @@ void run(const char* name, Function function, at::TensorList params, at::TensorL
   for (std::size_t i = 0; i < params.size(); ++i) {
     owned_grads.push_back(binding::grad_like(grads[i], params[i]));
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
-                       exp_avg_sqs[i].data_ptr(), params[i].numel(),
-                       binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
-                       binding::dtype_of(exp_avgs[i])});
+                       exp_avg_sqs[i].data_ptr(), params[i].numel(), binding::dtype_of(params[i]),
+                       binding::dtype_of(grads[i]), binding::dtype_of(exp_avgs[i])});
   }
   function(tensors.data(), tensors.size(), options, binding::cpu_options());
   binding::bump_versions(lists);
@@ -47,8 +46,7 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
 
 void rollback_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                   at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1,
-                  double beta2, double eps, double weight_decay, bool adamw,
-                  bool bias_correction) {
+                  double beta2, double eps, double weight_decay, bool adamw, bool bias_correction) {
   run("ds::cpu_adam_rollback", cpu_adam_rollback, params, grads, exp_avgs, exp_avg_sqs,
       to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
 }
@@ -62,8 +60,8 @@ void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_a
 }
 
 void rollback_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
-                   at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double,
-                   double, bool, bool) {
+                   at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double, double,
+                   bool, bool) {
   binding::check_lists("ds::cpu_adam_rollback", written(params, exp_avgs, exp_avg_sqs),
                        {"grads", grads});
 }

@@ -20,8 +20,8 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
   for (std::size_t i = 0; i < params.size(); ++i) {
     owned_grads.push_back(binding::grad_like(grads[i], params[i]));
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
-                       params[i].numel(), binding::dtype_of(params[i]),
-                       binding::dtype_of(grads[i]), binding::dtype_of(exp_avgs[i])});
+                       params[i].numel(), binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
+                       binding::dtype_of(exp_avgs[i])});
   }
   cpu_lion_step(tensors.data(), tensors.size(), {lr, beta1, beta2, weight_decay},
                 binding::cpu_options());
@@ -42,6 +42,10 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float beta1=0.9, float beta2=0.99, float weight_decay=0.0) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) { m.impl("cpu_lion_step", TORCH_FN(ds::step_cpu)); }
+TORCH_LIBRARY_IMPL(ds, CPU, m) {
+  m.impl("cpu_lion_step", TORCH_FN(ds::step_cpu));
+}
 
-TORCH_LIBRARY_IMPL(ds, Meta, m) { m.impl("cpu_lion_step", TORCH_FN(ds::step_meta)); }
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("cpu_lion_step", TORCH_FN(ds::step_meta));
+}

@@ -23,8 +23,7 @@ inline LionExpected lion_reference(double p, double g, double m, const LionOptio
   const double sign = std::isnan(c) ? c : c > 0 ? 1.0 : c < 0 ? -1.0 : 0.0;
   const double decay = o.lr * o.weight_decay;
   return {{p - decay * p - o.lr * sign, std::fabs(p) + std::fabs(o.lr)},
-          {o.beta2 * m + (1 - o.beta2) * g,
-           std::fabs(o.beta2 * m) + std::fabs((1 - o.beta2) * g)},
+          {o.beta2 * m + (1 - o.beta2) * g, std::fabs(o.beta2 * m) + std::fabs((1 - o.beta2) * g)},
           c != 0 && std::fabs(c) < 4 * std::numeric_limits<float>::epsilon() * scale_c};
 }
 
