@@ -97,6 +97,14 @@ inline void check_lists(const char* function, const std::vector<List>& written, 
   }
 }
 
+// After check_lists, which compares the other lists with the parameters.
+inline void check_on_cpu(const char* function, at::TensorList params) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    TORCH_CHECK(params[i].device().is_cpu(), function, ": params[", i, "] is on ",
+                params[i].device(), "; this op computes on the CPU");
+  }
+}
+
 // The gradient in the parameter's order of memory. It is only read, so a copy is no loss.
 inline at::Tensor grad_like(const at::Tensor& grad, const at::Tensor& param) {
   bool same = !grad.is_neg();

@@ -13,6 +13,7 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
               double eps, double weight_decay) {
   const std::vector<binding::List> written = {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}};
   binding::check_lists(kName, written, {"grads", grads});
+  binding::check_on_cpu(kName, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<AdagradTensor> tensors;
   owned_grads.reserve(params.size());
@@ -41,10 +42,17 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float lr, float eps=1e-10, float weight_decay=0.0) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) {
+// Not for the key CPU: an empty list has no device, and tensors of another device get an error that
+// says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adagrad_step", TORCH_FN(ds::step_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adagrad_step", TORCH_FN(ds::step_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("cpu_adagrad_step", torch::CppFunction::makeFallthrough());
 }

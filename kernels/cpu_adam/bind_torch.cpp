@@ -18,6 +18,7 @@ void run(const char* name, Function function, at::TensorList params, at::TensorL
          at::TensorList exp_avgs, at::TensorList exp_avg_sqs, const AdamOptions& options) {
   const auto lists = written(params, exp_avgs, exp_avg_sqs);
   binding::check_lists(name, lists, {"grads", grads});
+  binding::check_on_cpu(name, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<AdamTensor> tensors;
   owned_grads.reserve(params.size());
@@ -80,7 +81,9 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) {
+// Not for the key CPU: an empty list has no device, and tensors of another device get an error that
+// says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_cpu));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_cpu));
 }
@@ -88,4 +91,10 @@ TORCH_LIBRARY_IMPL(ds, CPU, m) {
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_meta));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("cpu_adam_step", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_adam_rollback", torch::CppFunction::makeFallthrough());
 }

@@ -13,6 +13,7 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
               double beta1, double beta2, double weight_decay) {
   const std::vector<binding::List> written = {{"params", params}, {"exp_avgs", exp_avgs}};
   binding::check_lists(kName, written, {"grads", grads});
+  binding::check_on_cpu(kName, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<LionTensor> tensors;
   owned_grads.reserve(params.size());
@@ -42,10 +43,17 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float beta1=0.9, float beta2=0.99, float weight_decay=0.0) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) {
+// Not for the key CPU: an empty list has no device, and tensors of another device get an error that
+// says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_lion_step", TORCH_FN(ds::step_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_lion_step", TORCH_FN(ds::step_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("cpu_lion_step", torch::CppFunction::makeFallthrough());
 }

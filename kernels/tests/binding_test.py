@@ -155,7 +155,7 @@ class Layouts(unittest.TestCase):
             r"params has 1 tensors and grads has 0": ([p], [], [m], [v]),
             r"grads\[0\] has another shape than params\[0\]": ([p], [g[:3]], [m], [v]),
             r"grads\[0\] is sparse": ([p], [g.to_sparse()], [m], [v]),
-            r"params\[0\] and params\[1\] share memory": ([p, p], [g, g], [m, m], [v, v]),
+            r"(params|exp_avgs|exp_avg_sqs)\[0\] and \1\[1\] share memory": ([p, p], [g, g], [m, m], [v, v]),
             r"share memory": ([p], [p], [m], [v]),
         }
         before = p.clone()
@@ -187,8 +187,7 @@ class Torch(unittest.TestCase):
         self.assertTrue(schema.endswith("-> ()"))
 
     def test_meta_tensors_are_checked_and_cost_nothing(self):
-        ts = [t.to("meta") for t in tensors((1 << 20, 1 << 20), torch.float32)] \
-            if False else [torch.empty((1 << 16, 1 << 16), device="meta") for _ in range(4)]
+        ts = [torch.empty((1 << 16, 1 << 16), device="meta") for _ in range(4)]
         ds.cpu_adam_step([ts[0]], [ts[1]], [ts[2]], [ts[3]], step=1, lr=0.1)
         ds.cpu_adam_rollback([ts[0]], [ts[1]], [ts[2]], [ts[3]], step=1, lr=0.1)
         ds.cpu_adagrad_step([ts[0]], [ts[1]], [ts[2]], lr=0.1)
