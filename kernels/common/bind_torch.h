@@ -40,8 +40,8 @@ inline DType dtype_of(const at::Tensor& tensor) {
   }
 }
 
-// `written[0]` are the parameters, which set the shapes; all of `written` must be dense and laid out
-// alike, because the core walks them as plain memory: a copy would lose the update.
+// `written[0]` are the parameters, which set the shapes; all of `written` must be dense and laid
+// out alike, because the core walks them as plain memory: a copy would lose the update.
 inline void check_lists(const char* function, const std::vector<List>& written, const List& grads) {
   const List& params = written.front();
   const auto check_one = [&](const List& list, std::size_t i, bool is_written) {
@@ -53,17 +53,17 @@ inline void check_lists(const char* function, const std::vector<List>& written, 
                 "); only dense tensors can be updated");
     TORCH_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kHalf ||
                     tensor.scalar_type() == at::kBFloat16,
-                where(), " has a dtype that is not float32, float16 or bfloat16: ",
-                describe(tensor));
+                where(),
+                " has a dtype that is not float32, float16 or bfloat16: ", describe(tensor));
     TORCH_CHECK(tensor.device() == param.device(), where(), " is on another device than params[", i,
                 "]: ", describe(tensor), " and ", describe(param));
     TORCH_CHECK(tensor.sizes() == param.sizes(), where(), " has another shape than params[", i,
                 "]: ", describe(tensor), " and ", describe(param));
     if (!is_written) return;
     TORCH_CHECK(!tensor.is_neg(), where(), " is a negated view; resolve_neg() it");
-    TORCH_CHECK(tensor.is_non_overlapping_and_dense(), where(),
-                " is not contiguous in memory, so it cannot be updated in place: ",
-                describe(tensor));
+    TORCH_CHECK(
+        tensor.is_non_overlapping_and_dense(), where(),
+        " is not contiguous in memory, so it cannot be updated in place: ", describe(tensor));
     // The strides of dimensions of size 1, and of empty tensors, mean nothing.
     for (std::int64_t d = 0; d < tensor.dim() && tensor.numel() > 0; ++d) {
       TORCH_CHECK(tensor.size(d) == 1 || tensor.stride(d) == param.stride(d), where(),
@@ -89,12 +89,19 @@ inline void check_lists(const char* function, const std::vector<List>& written, 
                   describe(params.tensors[i]));
     }
     for (std::size_t k = 2; k < written.size(); ++k) {
-      TORCH_CHECK(
-          written[k].tensors[i].scalar_type() == written[1].tensors[i].scalar_type(), function,
-          ": ", written[k].name, "[", i, "] and ", written[1].name, "[", i,
-          "] must have one dtype: ", describe(written[k].tensors[i]), " and ",
-          describe(written[1].tensors[i]));
+      TORCH_CHECK(written[k].tensors[i].scalar_type() == written[1].tensors[i].scalar_type(),
+                  function, ": ", written[k].name, "[", i, "] and ", written[1].name, "[", i,
+                  "] must have one dtype: ", describe(written[k].tensors[i]), " and ",
+                  describe(written[1].tensors[i]));
     }
+  }
+}
+
+// After check_lists, which compares the other lists with the parameters.
+inline void check_on_cpu(const char* function, at::TensorList params) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    TORCH_CHECK(params[i].device().is_cpu(), function, ": params[", i, "] is on ",
+                params[i].device(), "; this op computes on the CPU");
   }
 }
 

@@ -52,7 +52,9 @@ inline const char* dtype_name(DType dtype) {
   return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : "bf16";
 }
 
-inline std::int64_t dtype_size(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+inline std::int64_t dtype_size(DType dtype) {
+  return dtype == DType::f32 ? 4 : 2;
+}
 
 // Names for messages: of the op's function, and of what stands in the lists.
 struct OptimizerNames {
@@ -107,9 +109,8 @@ inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
       }
       const std::uintptr_t room = (UINTPTR_MAX - begin) / static_cast<unsigned>(dtype_size(dtype));
       if (static_cast<std::uint64_t>(tensor.size) > room) refuse("the size exceeds the memory");
-      ranges.push_back(
-          {begin, begin + static_cast<std::uintptr_t>(tensor.size * dtype_size(dtype)), written,
-           name, i});
+      ranges.push_back({begin, begin + static_cast<std::uintptr_t>(tensor.size * dtype_size(dtype)),
+                        written, name, i});
     };
     add(tensor.param, tensor.param_dtype, true, "params");
     add(tensor.grad, tensor.grad_dtype, false, "grads");
@@ -187,11 +188,11 @@ void run_optimizer(const std::vector<OptimizerTensor>& tensors, const OptimizerN
                                          const char*, char*>;
         return data == nullptr ? nullptr : static_cast<Bytes>(data) + first * dtype_size(dtype);
       };
-      Piece piece{at(tensor.param, tensor.param_dtype),
-                  at(tensor.grad, tensor.grad_dtype),
-                  {at(tensor.states[0], tensor.state_dtype),
-                   at(tensor.states[1], tensor.state_dtype)},
-                  size};
+      Piece piece{
+          at(tensor.param, tensor.param_dtype),
+          at(tensor.grad, tensor.grad_dtype),
+          {at(tensor.states[0], tensor.state_dtype), at(tensor.states[1], tensor.state_dtype)},
+          size};
       kernels[i](piece, factors);
     });
   };

@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 enum DsSelfTest {
-  DS_SELF_TEST_OK = 0,       // Right numbers; the detail says on what, and how far off the worst is.
-  DS_SELF_TEST_WRONG = 1,    // Wrong numbers; the detail names the path and the first bad element.
+  DS_SELF_TEST_OK = 0,     // Right numbers; the detail says on what, and how far off the worst is.
+  DS_SELF_TEST_WRONG = 1,  // Wrong numbers; the detail names the path and the first bad element.
   DS_SELF_TEST_MISSING = 2,  // Something that the op needs is not there; the detail names it.
   DS_SELF_TEST_SKIPPED = 3,  // Not for this machine or device; the detail says why.
 };

@@ -27,9 +27,13 @@ inline float float_from_bits(std::uint32_t bits) {
   return x;
 }
 
-inline float to_float(float x) { return x; }
+inline float to_float(float x) {
+  return x;
+}
 
-inline float to_float(bf16 x) { return float_from_bits(static_cast<std::uint32_t>(x.bits) << 16); }
+inline float to_float(bf16 x) {
+  return float_from_bits(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 inline float to_float(f16 x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
@@ -45,7 +49,9 @@ inline float to_float(f16 x) {
   return float_from_bits(sign | ((magnitude << 13) + (112u << 23)));
 }
 
-inline void from_float(float x, float& out) { out = x; }
+inline void from_float(float x, float& out) {
+  out = x;
+}
 
 inline void from_float(float x, bf16& out) {
   const std::uint32_t bits = float_bits(x);

@@ -100,7 +100,9 @@ struct Expected {
 };
 
 // One rounding to a 16-bit type hides the float arithmetic before it; float itself gets 1e-6.
-inline double allowed_ulp(DType dtype) { return dtype == DType::f32 ? 8.0 : 0.51; }
+inline double allowed_ulp(DType dtype) {
+  return dtype == DType::f32 ? 8.0 : 0.51;
+}
 
 class Comparison {
  public:
@@ -113,9 +115,8 @@ class Comparison {
     rounded.set(0, want.value);
     const double stored = rounded.get(0);
     if (value == stored || (std::isnan(value) && std::isnan(stored))) return;
-    const double ulp =
-        std::fabs(value - want.value) /
-        ulp_at(got.dtype(), std::max(std::fabs(want.scale), std::fabs(want.value)));
+    const double ulp = std::fabs(value - want.value) /
+                       ulp_at(got.dtype(), std::max(std::fabs(want.scale), std::fabs(want.value)));
     if (!(ulp <= worst_ulp_)) worst_ulp_ = ulp;
     if (ulp <= allowed_ulp(got.dtype()) + extra) return;
     if (!failure_.empty()) return;

@@ -54,9 +54,15 @@ template <class T>
 DS_INLINE void store(T* p, Vec x, std::int64_t) {
   from_float(x, *p);
 }
-DS_INLINE Vec set1(float x) { return x; }
-DS_INLINE Vec sqrt(Vec x) { return __builtin_sqrtf(x); }
-DS_INLINE Vec max0(Vec x) { return x < 0.0f ? 0.0f : x; }
+DS_INLINE Vec set1(float x) {
+  return x;
+}
+DS_INLINE Vec sqrt(Vec x) {
+  return __builtin_sqrtf(x);
+}
+DS_INLINE Vec max0(Vec x) {
+  return x < 0.0f ? 0.0f : x;
+}
 DS_INLINE Vec signed_step(Vec x, Vec s) {
   return x == 0.0f || x != x ? x : __builtin_copysignf(s, x);
 }
@@ -75,7 +81,9 @@ namespace ds::avx2 {
 using Vec = __m256;
 inline constexpr int kLanes = 8;
 
-DS_TARGET_AVX2 DS_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
+DS_TARGET_AVX2 DS_INLINE Vec load(const float* p) {
+  return _mm256_loadu_ps(p);
+}
 DS_TARGET_AVX2 DS_INLINE Vec load(const f16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -83,7 +91,9 @@ DS_TARGET_AVX2 DS_INLINE Vec load(const bf16* p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-DS_TARGET_AVX2 DS_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+DS_TARGET_AVX2 DS_INLINE void store(float* p, Vec x) {
+  _mm256_storeu_ps(p, x);
+}
 DS_TARGET_AVX2 DS_INLINE void store(f16* p, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -112,10 +122,16 @@ DS_TARGET_AVX2 DS_INLINE void store(T* p, Vec x, std::int64_t n) {
   store(static_cast<T*>(padded), x);
   std::memcpy(p, padded, static_cast<std::size_t>(n) * sizeof(T));
 }
-DS_TARGET_AVX2 DS_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
-DS_TARGET_AVX2 DS_INLINE Vec sqrt(Vec x) { return _mm256_sqrt_ps(x); }
+DS_TARGET_AVX2 DS_INLINE Vec set1(float x) {
+  return _mm256_set1_ps(x);
+}
+DS_TARGET_AVX2 DS_INLINE Vec sqrt(Vec x) {
+  return _mm256_sqrt_ps(x);
+}
 // MAXPS gives its second operand if either is NaN.
-DS_TARGET_AVX2 DS_INLINE Vec max0(Vec x) { return _mm256_max_ps(_mm256_setzero_ps(), x); }
+DS_TARGET_AVX2 DS_INLINE Vec max0(Vec x) {
+  return _mm256_max_ps(_mm256_setzero_ps(), x);
+}
 DS_TARGET_AVX2 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), s);
   return _mm256_blendv_ps(signed_s, x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_UQ));
@@ -146,14 +162,18 @@ DS_TARGET_AVX512 DS_INLINE __m256i narrow_bf16(Vec x) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16));
 }
 
-DS_TARGET_AVX512 DS_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+DS_TARGET_AVX512 DS_INLINE Vec load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
 DS_TARGET_AVX512 DS_INLINE Vec load(const f16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 DS_TARGET_AVX512 DS_INLINE Vec load(const bf16* p) {
   return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-DS_TARGET_AVX512 DS_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+DS_TARGET_AVX512 DS_INLINE void store(float* p, Vec x) {
+  _mm512_storeu_ps(p, x);
+}
 DS_TARGET_AVX512 DS_INLINE void store(f16* p, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_f16(x));
 }
@@ -178,9 +198,15 @@ DS_TARGET_AVX512 DS_INLINE void store(f16* p, Vec x, std::int64_t n) {
 DS_TARGET_AVX512 DS_INLINE void store(bf16* p, Vec x, std::int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), narrow_bf16(x));
 }
-DS_TARGET_AVX512 DS_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
-DS_TARGET_AVX512 DS_INLINE Vec sqrt(Vec x) { return _mm512_sqrt_ps(x); }
-DS_TARGET_AVX512 DS_INLINE Vec max0(Vec x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
+DS_TARGET_AVX512 DS_INLINE Vec set1(float x) {
+  return _mm512_set1_ps(x);
+}
+DS_TARGET_AVX512 DS_INLINE Vec sqrt(Vec x) {
+  return _mm512_sqrt_ps(x);
+}
+DS_TARGET_AVX512 DS_INLINE Vec max0(Vec x) {
+  return _mm512_max_ps(_mm512_setzero_ps(), x);
+}
 DS_TARGET_AVX512 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), s);
   return _mm512_mask_mov_ps(signed_s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_UQ), x);

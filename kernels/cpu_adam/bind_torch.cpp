@@ -18,6 +18,7 @@ void run(const char* name, Function function, at::TensorList params, at::TensorL
          at::TensorList exp_avgs, at::TensorList exp_avg_sqs, const AdamOptions& options) {
   const auto lists = written(params, exp_avgs, exp_avg_sqs);
   binding::check_lists(name, lists, {"grads", grads});
+  binding::check_on_cpu(name, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<AdamTensor> tensors;
   owned_grads.reserve(params.size());
@@ -25,9 +26,8 @@ void run(const char* name, Function function, at::TensorList params, at::TensorL
   for (std::size_t i = 0; i < params.size(); ++i) {
     owned_grads.push_back(binding::grad_like(grads[i], params[i]));
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
-                       exp_avg_sqs[i].data_ptr(), params[i].numel(),
-                       binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
-                       binding::dtype_of(exp_avgs[i])});
+                       exp_avg_sqs[i].data_ptr(), params[i].numel(), binding::dtype_of(params[i]),
+                       binding::dtype_of(grads[i]), binding::dtype_of(exp_avgs[i])});
   }
   function(tensors.data(), tensors.size(), options, binding::cpu_options());
   binding::bump_versions(lists);
@@ -47,8 +47,7 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
 
 void rollback_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                   at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1,
-                  double beta2, double eps, double weight_decay, bool adamw,
-                  bool bias_correction) {
+                  double beta2, double eps, double weight_decay, bool adamw, bool bias_correction) {
   run("ds::cpu_adam_rollback", cpu_adam_rollback, params, grads, exp_avgs, exp_avg_sqs,
       to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
 }
@@ -62,8 +61,8 @@ void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_a
 }
 
 void rollback_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
-                   at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double,
-                   double, bool, bool) {
+                   at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double, double,
+                   bool, bool) {
   binding::check_lists("ds::cpu_adam_rollback", written(params, exp_avgs, exp_avg_sqs),
                        {"grads", grads});
 }
@@ -82,7 +81,9 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(ds, CPU, m) {
+// Not for the key CPU: an empty list has no device, and tensors of another device get an error that
+// says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_cpu));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_cpu));
 }
@@ -90,4 +91,10 @@ TORCH_LIBRARY_IMPL(ds, CPU, m) {
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_meta));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("cpu_adam_step", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_adam_rollback", torch::CppFunction::makeFallthrough());
 }

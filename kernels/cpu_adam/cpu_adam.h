@@ -49,9 +49,9 @@ DS_EXPORT void cpu_adam_step(const AdamTensor* tensors, std::size_t count,
 
 // Undoes the step that was made with the same gradients and options: for training that notices too
 // late that a gradient was not finite or had to be clipped. What rounding took does not come back:
-// f32 values return to within a few ulp of the largest term that went into them (over beta1, beta2),
-// 16-bit ones to within an ulp of the type. Refused where the step cannot be undone: a beta of 0
-// forgets the old state, and lr·weight_decay of 1 the old parameter.
+// f32 values return to within a few ulp of the largest term that went into them (over beta1,
+// beta2), 16-bit ones to within an ulp of the type. Refused where the step cannot be undone: a beta
+// of 0 forgets the old state, and lr·weight_decay of 1 the old parameter.
 DS_EXPORT void cpu_adam_rollback(const AdamTensor* tensors, std::size_t count,
                                  const AdamOptions& options, const CpuOptions& cpu = {});
 

@@ -12,10 +12,10 @@ struct AdamFactors {
   float step_size;        // lr / (1 - beta1^step)
   float inv_correction2;  // 1 / √(1 - beta2^step)
   float eps;
-  float l2;             // weight_decay, or 0 with adamw.
-  float decay;          // lr·weight_decay, or 0 without adamw.
-  float undecay;        // decay / (1 - decay)
-  float inv1, inv2;     // 1 / beta1, 1 / beta2.
+  float l2;          // weight_decay, or 0 with adamw.
+  float decay;       // lr·weight_decay, or 0 without adamw.
+  float undecay;     // decay / (1 - decay)
+  float inv1, inv2;  // 1 / beta1, 1 / beta2.
 };
 
 }  // namespace ds

@@ -13,8 +13,7 @@ struct AdamExpected {
   Expected param, exp_avg, exp_avg_sq;
 };
 
-inline AdamExpected adam_reference(double p, double g, double m, double v,
-                                   const AdamOptions& o) {
+inline AdamExpected adam_reference(double p, double g, double m, double v, const AdamOptions& o) {
   const double scale_g = std::fabs(g) + (o.adamw ? 0.0 : std::fabs(o.weight_decay * p));
   if (!o.adamw) g += o.weight_decay * p;
   const double new_m = o.beta1 * m + (1 - o.beta1) * g;
@@ -40,8 +39,7 @@ inline AdamExpected adam_rollback_reference(double p, double g, double m, double
   const double t = static_cast<double>(o.step);
   const double correction1 = o.bias_correction ? 1 - std::pow(o.beta1, t) : 1.0;
   const double correction2 = o.bias_correction ? 1 - std::pow(o.beta2, t) : 1.0;
-  const double change =
-      o.lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + o.eps);
+  const double change = o.lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + o.eps);
   const double decay = o.adamw ? o.lr * o.weight_decay : 0.0;
   const double old_p = (p + change) / (1 - decay);
   const double scale_p = (std::fabs(p) + std::fabs(change)) / std::fabs(1 - decay);

@@ -1,0 +1,58 @@
+// torch.ops.ds.cpu_adagrad_step; see cpu_adagrad.h for what it computes.
+
+#include "bind_torch.h"
+
+#include "cpu_adagrad.h"
+
+namespace ds {
+namespace {
+
+constexpr const char* kName = "ds::cpu_adagrad_step";
+
+void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avg_sqs, double lr,
+              double eps, double weight_decay) {
+  const std::vector<binding::List> written = {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}};
+  binding::check_lists(kName, written, {"grads", grads});
+  binding::check_on_cpu(kName, params);
+  std::vector<at::Tensor> owned_grads;
+  std::vector<AdagradTensor> tensors;
+  owned_grads.reserve(params.size());
+  tensors.reserve(params.size());
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    owned_grads.push_back(binding::grad_like(grads[i], params[i]));
+    tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avg_sqs[i].data_ptr(),
+                       params[i].numel(), binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
+                       binding::dtype_of(exp_avg_sqs[i])});
+  }
+  cpu_adagrad_step(tensors.data(), tensors.size(), {lr, eps, weight_decay}, binding::cpu_options());
+  binding::bump_versions(written);
+}
+
+void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avg_sqs, double,
+               double, double) {
+  binding::check_lists(kName, {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}}, {"grads", grads});
+}
+
+}  // namespace
+}  // namespace ds
+
+TORCH_LIBRARY_FRAGMENT(ds, m) {
+  m.def(
+      "cpu_adagrad_step(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avg_sqs, *, "
+      "float lr, float eps=1e-10, float weight_decay=0.0) -> ()");
+}
+
+// Not for the key CPU: an empty list has no device, and tensors of another device get an error that
+// says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
+  m.impl("cpu_adagrad_step", TORCH_FN(ds::step_cpu));
+}
+
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("cpu_adagrad_step", TORCH_FN(ds::step_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("cpu_adagrad_step", torch::CppFunction::makeFallthrough());
+}

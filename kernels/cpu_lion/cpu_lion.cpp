@@ -1,0 +1,106 @@
+#include "cpu_lion.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "cpu_optimizer.h"
+#include "factors.h"
+#include "reference.h"
+#include "self_test.h"
+
+#define DS_KERNEL_FILE "kernel.h"
+#include "for_each_isa.h"
+
+namespace ds {
+namespace {
+
+constexpr OptimizerNames kNames{"ds::cpu_lion_step", {"exp_avgs"}};
+
+void check_options(const LionOptions& o) {
+  const auto refuse = [&](const char* what, double value) {
+    throw std::invalid_argument(std::string(kNames.function) + ": " + what + " (it is " +
+                                std::to_string(value) + ")");
+  };
+  if (!(o.beta1 >= 0.0 && o.beta1 < 1.0)) refuse("beta1 must be in [0, 1)", o.beta1);
+  if (!(o.beta2 >= 0.0 && o.beta2 < 1.0)) refuse("beta2 must be in [0, 1)", o.beta2);
+  if (!std::isfinite(o.lr)) refuse("lr must be finite", o.lr);
+  if (!std::isfinite(o.weight_decay)) refuse("weight_decay must be finite", o.weight_decay);
+}
+
+Kernel step_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case CpuIsa::avx512_bf16:
+      return avx512_bf16::kernel_for<avx512_bf16::LionStep>(tensor);
+    case CpuIsa::avx512:
+      return avx512::kernel_for<avx512::LionStep>(tensor);
+    case CpuIsa::avx2:
+      return avx2::kernel_for<avx2::LionStep>(tensor);
+#endif
+    default:
+      return scalar::kernel_for<scalar::LionStep>(tensor);
+  }
+}
+
+void self_test(CpuIsa isa, Comparison& comparison) {
+  constexpr std::int64_t kSize = 331;  // Leaves a tail on every path.
+  for (const OptimizerTypes& types : all_optimizer_types()) {
+    LionOptions options;
+    options.lr = 0.01;
+    options.weight_decay = 0.1;
+    Buffer p(types.param, kSize), g(types.grad, kSize), m(types.state, kSize);
+    Random random(7);
+    for (std::int64_t i = 0; i < kSize; ++i) {
+      p.set(i, random.next());
+      // Some with no gradient, some with neither gradient nor momentum: sign(0).
+      g.set(i, i % 11 == 0 ? 0.0 : random.next());
+      m.set(i, i % 22 == 0 ? 0.0 : 0.1 * random.next());
+    }
+    const Buffer old_p = p, old_m = m;
+    const LionTensor tensor{p.data(),    g.data(),   m.data(),   kSize,
+                            types.param, types.grad, types.state};
+    cpu_lion_step(&tensor, 1, options, {1, isa});
+    for (std::int64_t i = 0; i < kSize; ++i) {
+      const LionExpected want = lion_reference(old_p.get(i), g.get(i), old_m.get(i), options);
+      if (!want.sign_is_open) comparison.check("param", i, p, want.param);
+      comparison.check("exp_avg", i, m, want.exp_avg);
+    }
+    if (!p.guard_is_intact() || !m.guard_is_intact()) {
+      comparison.fail("wrote behind the last element");
+    }
+  }
+}
+
+}  // namespace
+
+void cpu_lion_step(const LionTensor* tensors, std::size_t count, const LionOptions& options,
+                   const CpuOptions& cpu) {
+  check_options(options);
+  const LionFactors factors{static_cast<float>(options.beta1),
+                            static_cast<float>(1.0 - options.beta1),
+                            static_cast<float>(1.0 - options.beta2),
+                            static_cast<float>(options.beta2),
+                            static_cast<float>(std::fabs(options.lr)),
+                            options.lr < 0 ? -1.0f : 1.0f,
+                            static_cast<float>(options.lr * options.weight_decay)};
+  std::vector<OptimizerTensor> list;
+  list.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const LionTensor& t = tensors[i];
+    list.push_back({t.param,
+                    t.grad,
+                    {t.exp_avg, nullptr},
+                    t.size,
+                    t.param_dtype,
+                    t.grad_dtype,
+                    t.state_dtype});
+  }
+  run_optimizer(list, kNames, cpu, step_kernel, &factors);
+}
+
+}  // namespace ds
+
+int ds_self_test_cpu_lion(const char* device, char* detail, unsigned long detail_size) {
+  return ds::cpu_self_test(device, detail, detail_size, "15 type combinations", ds::self_test);
+}

@@ -1,0 +1,47 @@
+#pragma once
+
+// Lion on the CPU, in place, over a list of tensors. No torch.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ds_op.h"
+#include "ds_types.h"
+
+namespace ds {
+
+// One parameter and what belongs to it: three runs of `size` elements in the same order.
+struct LionTensor {
+  void* param;       // Read and written.
+  const void* grad;  // Read.
+  void* exp_avg;     // m, read and written; zero before the first step.
+  std::int64_t size;
+  DType param_dtype = DType::f32;
+  DType grad_dtype = DType::f32;
+  DType state_dtype = DType::f32;  // f32, or as the parameter.
+};
+
+struct LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0.0;
+};
+
+//   c  = beta1·m + (1 - beta1)·g
+//   p -= lr·weight_decay·p
+//   p -= lr·sign(c)                 sign(0) = 0: what has no gradient and no momentum stays put;
+//                                   sign(NaN) = NaN: a bad gradient is not hidden
+//   m  = beta2·m + (1 - beta2)·g
+//
+// The result does not depend on the number of threads nor on the code path, to the last bit. Empty
+// tensors and an empty list are allowed. Throws std::invalid_argument, before anything is written,
+// for options out of range, null or misaligned pointers, and memory that stands in the lists twice
+// and is written. The caller keeps the memory alive and untouched by others until it returns.
+DS_EXPORT void cpu_lion_step(const LionTensor* tensors, std::size_t count,
+                             const LionOptions& options, const CpuOptions& cpu = {});
+
+}  // namespace ds
+
+extern "C" DS_EXPORT int ds_self_test_cpu_lion(const char* device, char* detail,
+                                               unsigned long detail_size);
