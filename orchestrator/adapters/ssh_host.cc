@@ -142,7 +142,6 @@ class SshHost : public RemoteHost {
         keepalive_after_(options.keepalive_after),
         proxy_(std::move(transport.proxy)),
         fd_(std::move(transport.fd)),
-        // Without a descriptor to spare the original has to do; see the top of the file.
         stop_fd_(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)),
         stop_(std::move(stop)),
         on_stop_(stop_, [this] { ::shutdown(stop_fd_.get(), SHUT_RDWR); }) {}
@@ -343,6 +342,13 @@ std::optional<SshHost::HandshakeFailure> SshHost::shake_hands(const KnownHosts& 
                                                               const SshOptions& options,
                                                               Deadline deadline) {
   NoSigPipe quiet;
+  if (!stop_fd_) {
+    return HandshakeFailure{
+        connect_failure(ConnectFailure::kUnreachable,
+                        {fmt::format("no file descriptor is left to connect to {}", name_),
+                         "raise the limit (ulimit -n) or lower --fanout"}),
+        false};
+  }
   std::vector<KnownKey> on_record = find_known_keys(
       known, known_host_names(target_.host_name, target_.port, target_.host_key_alias));
   if (auto failure = negotiate(on_record, options, deadline)) return failure;
