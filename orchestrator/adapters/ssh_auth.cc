@@ -1,6 +1,5 @@
 #include "orchestrator/adapters/ssh_auth.h"
 
-#include <openssl/evp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -13,6 +12,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "orchestrator/adapters/base64.h"
 #include "orchestrator/adapters/stop_wait.h"
 #include "orchestrator/base/unique_fd.h"
 
@@ -139,15 +139,6 @@ class AgentRelay {
   std::jthread thread_;  // Last: ends before what it uses.
 };
 
-std::string base64_of(const std::string& blob) {
-  std::string text(4 * ((blob.size() + 2) / 3) + 1, '\0');
-  int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                             reinterpret_cast<const unsigned char*>(blob.data()),
-                             static_cast<int>(blob.size()));
-  text.resize(static_cast<std::size_t>(size));
-  return text;
-}
-
 AgentOutcome AgentRelay::open(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -185,7 +176,7 @@ AgentOutcome AgentRelay::open(const std::string& path) {
     if (!take_string(blob, type) || ssh_key_type_from_name(type.c_str()) == SSH_KEYTYPE_UNKNOWN) {
       continue;
     }
-    key.base64 = base64_of(key.blob);
+    key.base64 = encode_base64(key.blob);
     keys_.push_back(std::move(key));
   }
   return AgentOutcome::kOk;
@@ -253,6 +244,19 @@ std::string public_half(const std::string& path) {
   return {};
 }
 
+// Whether a certificate is for this key. libssh cannot compare the two kinds. On the wire a
+// certificate is its type, a nonce, and then the fields of the key, as they follow the type there.
+bool certifies(const std::string& certificate_base64, const std::string& key_base64) {
+  std::string certificate = decode_base64(certificate_base64);
+  std::string key = decode_base64(key_base64);
+  std::string_view certificate_fields = certificate;
+  std::string_view key_fields = key;
+  std::string skipped;
+  return take_string(certificate_fields, skipped) && take_string(certificate_fields, skipped) &&
+         take_string(key_fields, skipped) && !key_fields.empty() &&
+         certificate_fields.starts_with(key_fields);
+}
+
 SshKeyFile read_key(const std::string& path, const std::vector<std::string>& certificate_files) {
   SshKeyFile file;
   file.path = path;
@@ -289,7 +293,7 @@ SshKeyFile read_key(const std::string& path, const std::vector<std::string>& cer
     }
     SshKey owned(certificate);
     SshKey certified(ssh_key_dup(file.key.get()));
-    if (ssh_key_cmp(certificate, certified.get(), SSH_KEY_CMP_PUBLIC) == 0 &&
+    if (certifies(public_key_base64(certificate), file.base64) &&
         ssh_pki_copy_cert_to_privkey(certificate, certified.get()) == SSH_OK) {
       file.certified = std::move(certified);
       break;
@@ -341,6 +345,8 @@ Result<Attempt::Step> Attempt::drive(const std::function<int()>& call) {
       case SSH_AUTH_SUCCESS:
         return Step::kIn;
       case SSH_AUTH_AGAIN:
+        // libssh goes on saying "again" when the server has hung up.
+        if (ssh_is_connected(request_.session) == 0) break;
         DSI_CHECK(request_.wait());
         continue;
       case SSH_AUTH_PARTIAL:

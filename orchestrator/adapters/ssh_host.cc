@@ -12,6 +12,8 @@
 #include "orchestrator/adapters/ssh_host.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -140,7 +142,6 @@ class SshHost : public RemoteHost {
         keepalive_after_(options.keepalive_after),
         proxy_(std::move(transport.proxy)),
         fd_(std::move(transport.fd)),
-        // Without a descriptor to spare the original has to do; see the top of the file.
         stop_fd_(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)),
         stop_(std::move(stop)),
         on_stop_(stop_, [this] { ::shutdown(stop_fd_.get(), SHUT_RDWR); }) {}
@@ -164,6 +165,14 @@ class SshHost : public RemoteHost {
   Result<std::unique_ptr<Channel>> exec(std::string_view command, Deadline deadline) override;
   bool alive() const override {
     return !stop_.stop_requested() && session_ && ssh_is_connected(session_.get()) != 0;
+  }
+
+  // While a session or a channel is set up, sshd still has Nagle's algorithm on: it holds its
+  // second small message back until the first is acknowledged, and Linux would delay that by 40 ms
+  // to spare a packet. The kernel forgets this by itself, so it is said again before every wait.
+  void acknowledge_at_once() const {
+    int on = 1;
+    ::setsockopt(stop_fd_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
   }
 
   // For the session's channels.
@@ -204,6 +213,7 @@ class SshHost : public RemoteHost {
 Result<void> SshHost::wait_for_socket(Deadline deadline) {
   if (stop_.stop_requested()) return fail("interrupted");
   if (deadline.passed()) return fail("time is up");
+  acknowledge_at_once();
   pollfd fd{.fd = stop_fd_.get(), .events = POLLIN, .revents = 0};
   if ((ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0) fd.events |= POLLOUT;
   ::poll(&fd, 1, deadline.poll_timeout());
@@ -332,6 +342,13 @@ std::optional<SshHost::HandshakeFailure> SshHost::shake_hands(const KnownHosts& 
                                                               const SshOptions& options,
                                                               Deadline deadline) {
   NoSigPipe quiet;
+  if (!stop_fd_) {
+    return HandshakeFailure{
+        connect_failure(ConnectFailure::kUnreachable,
+                        {fmt::format("no file descriptor is left to connect to {}", name_),
+                         "raise the limit (ulimit -n) or lower --fanout"}),
+        false};
+  }
   std::vector<KnownKey> on_record = find_known_keys(
       known, known_host_names(target_.host_name, target_.port, target_.host_key_alias));
   if (auto failure = negotiate(on_record, options, deadline)) return failure;
@@ -460,6 +477,7 @@ Result<SshChannel::Opened> SshChannel::open(Deadline deadline) {
     for (;;) {
       int rc = call();
       if (rc != SSH_AGAIN) return rc;
+      host_.acknowledge_at_once();
       DSI_TRY(bool in_time, host_.pump(deadline));
       if (!in_time) {
         return fail("{} did not start a command within {:.1f} s", host_.name(),

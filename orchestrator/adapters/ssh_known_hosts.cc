@@ -5,7 +5,6 @@
 
 #include "orchestrator/adapters/ssh_known_hosts.h"
 
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "orchestrator/adapters/base64.h"
 #include "orchestrator/adapters/ssh_config.h"
 #include "orchestrator/base/file.h"
 
@@ -26,19 +26,6 @@ std::string lower(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return result;
-}
-
-std::string decode_base64(std::string_view text) {
-  if (text.empty() || text.size() % 4 != 0) return {};
-  std::string bytes(text.size() / 4 * 3, '\0');
-  int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                             reinterpret_cast<const unsigned char*>(text.data()),
-                             static_cast<int>(text.size()));
-  if (size < 0) return {};
-  // EVP_DecodeBlock counts the padding as bytes.
-  std::size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  bytes.resize(static_cast<std::size_t>(size) - padding);
-  return bytes;
 }
 
 // HMAC-SHA1 with a key of at most one block.
@@ -286,9 +273,8 @@ std::string key_fingerprint(const std::string& base64) {
   std::string blob = decode_base64(base64);
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
   SHA256(reinterpret_cast<const unsigned char*>(blob.data()), blob.size(), digest.data());
-  std::array<unsigned char, 64> text{};
-  int size = EVP_EncodeBlock(text.data(), digest.data(), static_cast<int>(digest.size()));
-  std::string encoded(reinterpret_cast<char*>(text.data()), static_cast<std::size_t>(size));
+  std::string encoded =
+      encode_base64({reinterpret_cast<const char*>(digest.data()), digest.size()});
   encoded.erase(encoded.find_last_not_of('=') + 1);
   return "SHA256:" + encoded;
 }

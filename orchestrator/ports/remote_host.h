@@ -14,7 +14,9 @@
 
 namespace dsi {
 
-// One command that runs on a host, with its three streams. Belongs to one thread at a time.
+// One command that runs on a host, with its three streams. Belongs to one thread at a time and must
+// not outlive its host. Ending it early closes the streams; what the command makes of that is its
+// own affair.
 // What the command writes to standard error is collected (the last 16 KiB of it), never lost in a
 // full pipe and never mixed into read().
 class Channel {
@@ -24,7 +26,9 @@ class Channel {
   // At least one byte, or 0 at the end of the stream (never for a time-out, which is an error).
   virtual Result<std::size_t> read(std::span<char> buffer, Deadline deadline) = 0;
 
-  // All of it. The deadline is for the whole call; a peer that does not read runs into it.
+  // All of it. The deadline is for the whole call; a peer that does not read runs into it. What the
+  // command says meanwhile is kept for read(), up to 16 MiB; one that says more and is not read
+  // from stops reading, and the call runs into its deadline.
   virtual Result<void> write(std::string_view data, Deadline deadline) = 0;
 
   virtual Result<void> close_stdin() = 0;
@@ -34,7 +38,9 @@ class Channel {
     std::string signal;  // "KILL"; empty if none.
     std::string err;     // The tail of standard error.
   };
-  // Drains what is left of standard output and waits for the command's end.
+  // Drains what is left of standard output and waits for the command's end. A process that the
+  // command left behind with the streams open is not waited for longer than a second. Does not
+  // close standard input: a command that reads it to the end needs close_stdin() first.
   virtual Result<Exit> wait(Deadline deadline) = 0;
 
   // The tail of standard error so far, for messages.

@@ -78,8 +78,10 @@ TestSshd::TestSshd(const std::string& extra) {
                          "AuthorizedKeysFile {}/authorized_keys\n"
                          "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\n"
                          "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+                         // The login shell then reads no start-up file of whoever runs the tests.
+                         "SetEnv HOME={}\n"
                          "LogLevel VERBOSE\nUseDNS no\n",
-                         extra, port_, folder().string(), folder().string()));
+                         extra, port_, folder().string(), folder().string(), folder().string()));
   set_known_hosts(fmt::format("[127.0.0.1]:{} {}\n", port_, host_key()));
   set_config("");
   UniqueFd log(
