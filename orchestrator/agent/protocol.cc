@@ -41,7 +41,9 @@ std::string json_frame(std::string_view type, json body) {
   return frame('J', body.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-std::string data_frame(std::string_view bytes) { return frame('D', bytes); }
+std::string data_frame(std::string_view bytes) {
+  return frame('D', bytes);
+}
 
 Result<bool> FrameReader::next(Frame& out) {
   if (buffer_.size() - start_ < 5) return false;

@@ -16,14 +16,21 @@
 //   agent                                        head
 //   hello {agent, facts}                    →
 //                                           ←   install {run, manifest, strict, ...}
-//   need {digests, bytes}                   →                (skipped if there is nothing to send)
-//                                           ←   file {digest, size, wire_size}, D, D, ...  (each need)
-//                                           ←   commit {}
+//   need {digests, bytes}                   →   (these three only if there is something to send:
+//                                           ←   file {digest, size, wire_size}, D, D, ...  (each
+//                                           need) ←   commit {})
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
+//   stage {stage: "note", what, help}       →   (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 //
-// "report", "rollback" and "uninstall" are answered with "result" at once. After a result the agent
-// waits for the next request; end of file on its standard input makes it clean up and leave. The
+// A failed "result" may come at any time after the request, also while files are on their way: the
+// agent then throws away what still comes, up to and with "commit" or up to another request, so a
+// head that only looks when it has sent everything gets its answer too. Where the stream itself is
+// out of step the agent leaves after the result.
+//
+// "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
+// agent waits for the next request; end of file on its standard input makes it clean up and leave,
+// before the switch without switching: a head keeps the stream open until it has its result. The
 // agent changes nothing on the node before it is told to: a plan only reads "hello".
 
 #include <cstddef>
@@ -43,17 +50,18 @@ inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
 inline constexpr std::size_t kMaxDataFrame = 256u << 10;
 inline constexpr int kZstdLevel = 3;
 
-// What the node is; all that a plan and a check before the build need. Empty: could not be found out.
+// What the node is; all that a plan and a check before the build need. Empty: could not be found
+// out.
 struct Facts {
   std::string host_name;
-  std::string arch;     // uname -m
-  std::string kernel;   // uname -r
+  std::string arch;    // uname -m
+  std::string kernel;  // uname -r
   std::string user;
   bool root = false;
-  std::string prefix;   // Absolute, after defaults: /opt/ds-ops for root, else
-                        // $HOME/.local/share/ds-ops.
-  std::string current;  // Release id that `current` points to; empty if there is none.
-  std::string previous; // The one that `rollback` would go back to.
+  std::string prefix;            // Absolute, after defaults: /opt/ds-ops for root, else
+                                 // $HOME/.local/share/ds-ops.
+  std::string current;           // Release id that `current` points to; empty if there is none.
+  std::string previous;          // The one that `rollback` would go back to.
   std::uint64_t free_bytes = 0;  // Where the prefix is or would be.
 };
 
@@ -64,10 +72,10 @@ struct Hello {
 };
 
 struct InstallRequest {
-  std::string run;       // Id of the run, for state.json and the lock.
-  std::string by;        // "user@head", for the same.
-  std::string manifest;  // The exact text of manifest.json.
-  bool strict = false;   // Do not switch unless every op is ok.
+  std::string run;                         // Id of the run, for state.json and the lock.
+  std::string by;                          // "user@head", for the same.
+  std::string manifest;                    // The exact text of manifest.json.
+  bool strict = false;                     // Do not switch unless every op is ok.
   std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
   int probe_timeout_s = 60;                // For one op.
   int lock_timeout_s = 30;                 // How long to wait for another run.
@@ -118,7 +126,7 @@ struct HostResult {
   std::string from;  // Release id before; empty: none.
   std::string to;    // Release id now; empty: none.
   std::vector<OpRow> ops;
-  Error error;       // Only if failed.
+  Error error;  // If failed; if reported, damage that no op's row tells of.
 };
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw
