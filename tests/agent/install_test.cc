@@ -656,7 +656,9 @@ TEST_F(AgentTest, A_head_that_dies_at_any_message_leaves_the_old_release_or_the_
     }
     expect_consistent(prefix_);
     EXPECT_THAT(leftovers(prefix_), IsEmpty()) << writes;
-    if (!done) EXPECT_EQ(current(prefix_), one.id()) << writes;
+    if (!done) {
+      EXPECT_EQ(current(prefix_), one.id()) << writes;
+    }
   }
   EXPECT_TRUE(done);
   EXPECT_GT(writes, 6);

@@ -38,7 +38,9 @@ class KillTest : public AgentTest {
     auto log = folder_.path() / "trace";
     {
       Head head(DSI_AGENT, prefix_,
-                {{"strace", "-qq", "-o", log.string(), "-e", "trace=" + joined_calls()}, {}});
+                {{"strace", "-qq", "-e", "signal=none", "-o", log.string(), "-e",
+                  "trace=" + joined_calls()},
+                 {}});
       act(head);
       head.leave();
       head.wait();

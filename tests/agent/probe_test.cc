@@ -128,8 +128,12 @@ TEST_F(ReportTest, Ends_with_0_if_all_is_well_and_speaks_json) {
   for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
     auto row = nlohmann::json::parse(text.substr(at, text.find('\n', at) - at));
     types.push_back(row["type"]);
-    if (row["type"] == "op") EXPECT_EQ(row["status"], "ok");
-    if (row["type"] == "host") EXPECT_EQ(row["release"], id_);
+    if (row["type"] == "op") {
+      EXPECT_EQ(row["status"], "ok");
+    }
+    if (row["type"] == "host") {
+      EXPECT_EQ(row["release"], id_);
+    }
   }
   EXPECT_THAT(types, ::testing::ElementsAre("version", "host", "op", "summary"));
 }
