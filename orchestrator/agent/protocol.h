@@ -16,14 +16,27 @@
 //   agent                                        head
 //   hello {agent, facts}                    →
 //                                           ←   install {run, manifest, strict, ...}
+<<<<<<< HEAD
 //   need {digests, bytes}                   →                (skipped if there is nothing to send)
 //                                           ←   file {digest, size, wire_size}, D, D, ...  (each
 //                                           need) ←   commit {}
+=======
+//   need {digests, bytes}                   →   (these three only if there is something to send:
+//                                           ←   file {digest, size, wire_size}, D, D, ...  (each
+//                                           need) ←   commit {})
+>>>>>>> agent
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
+//   stage {stage: "note", what, help}       →   (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 //
-// "report", "rollback" and "uninstall" are answered with "result" at once. After a result the agent
-// waits for the next request; end of file on its standard input makes it clean up and leave. The
+// A failed "result" may come at any time after the request, also while files are on their way: the
+// agent then throws away what still comes, up to and with "commit" or up to another request, so a
+// head that only looks when it has sent everything gets its answer too. Where the stream itself is
+// out of step the agent leaves after the result.
+//
+// "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
+// agent waits for the next request; end of file on its standard input makes it clean up and leave,
+// before the switch without switching: a head keeps the stream open until it has its result. The
 // agent changes nothing on the node before it is told to: a plan only reads "hello".
 
 #include <cstddef>
@@ -119,7 +132,11 @@ struct HostResult {
   std::string from;  // Release id before; empty: none.
   std::string to;    // Release id now; empty: none.
   std::vector<OpRow> ops;
+<<<<<<< HEAD
   Error error;  // Only if failed.
+=======
+  Error error;  // If failed; if reported, damage that no op's row tells of.
+>>>>>>> agent
 };
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw
