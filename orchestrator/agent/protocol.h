@@ -13,26 +13,17 @@
 //   'J'  one JSON object, UTF-8, with a "type"
 //   'D'  bytes of the file that the last "file" message announced, as one zstd stream
 //
-//   agent                                        head
+// clang-format off
+//   agent                                     head
 //   hello {agent, facts}                    →
 //                                           ←   install {run, manifest, strict, ...}
-<<<<<<< HEAD
-//   need {digests, bytes}                   →                (skipped if there is nothing to send)
-//                                           ←   file {digest, size, wire_size}, D, D, ...  (each
-//                                           need) ←   commit {}
-=======
-//   need {digests, bytes}                   →   (these three only if there is something to send:
-//                                           ←   file {digest, size, wire_size}, D, D, ...  (each
-//                                           need) ←   commit {})
->>>>>>> agent
+//   need {digests, bytes}                   →      (this and the next only if something is to be sent)
+//                                           ←   file {digest, size, wire_size}, D, D, ... for each need
+//                                           ←   commit {}
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
-//   stage {stage: "note", what, help}       →   (after the switch: something was not tidied up)
+//   stage {stage: "note", what, help}       →      (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
-//
-// A failed "result" may come at any time after the request, also while files are on their way: the
-// agent then throws away what still comes, up to and with "commit" or up to another request, so a
-// head that only looks when it has sent everything gets its answer too. Where the stream itself is
-// out of step the agent leaves after the result.
+// clang-format on
 //
 // "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
 // agent waits for the next request; end of file on its standard input makes it clean up and leave,
@@ -132,11 +123,7 @@ struct HostResult {
   std::string from;  // Release id before; empty: none.
   std::string to;    // Release id now; empty: none.
   std::vector<OpRow> ops;
-<<<<<<< HEAD
-  Error error;  // Only if failed.
-=======
   Error error;  // If failed; if reported, damage that no op's row tells of.
->>>>>>> agent
 };
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw

@@ -77,15 +77,15 @@ class Stream {
 
 Progress::Settings settings(const Stream& stream, bool terminal, bool colour = false) {
   Progress::Settings s;
-  s.terminal = terminal;
-  s.colour = colour;
+  s.style.terminal = terminal;
+  s.style.colour = colour;
   s.stream = stream.out();
   return s;
 }
 
 // Lets detect() see the given terminal as stderr and these variables; puts all back.
-Progress::Settings detected(const Stream& stream,
-                            const std::vector<std::pair<std::string, std::string>>& variables) {
+Style detected(const Stream& stream,
+               const std::vector<std::pair<std::string, std::string>>& variables) {
   const char* names[] = {"TERM", "NO_COLOR", "COLUMNS"};
   std::vector<std::optional<std::string>> saved;
   for (const char* name : names) {
@@ -96,7 +96,7 @@ Progress::Settings detected(const Stream& stream,
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   const int stderr_copy = ::dup(STDERR_FILENO);
   ::dup2(::fileno(stream.out()), STDERR_FILENO);
-  const Progress::Settings s = Progress::detect(1);
+  const Style s = Progress::detect(1).style;
   ::dup2(stderr_copy, STDERR_FILENO);
   ::close(stderr_copy);
   for (std::size_t i = 0; i < saved.size(); ++i) {
@@ -156,7 +156,7 @@ TEST(Progress, The_redrawn_line_is_cut_to_the_width_between_characters) {
   for (int width : {1, 2, 13, 14, 15, 20, 31}) {
     const Stream stream = Stream::terminal(static_cast<unsigned short>(width));
     Progress::Settings s = settings(stream, true);
-    s.width = width;
+    s.style.width = width;
     Progress progress(s);
     progress.update("Sending", "äöü日本語äöü日本語äöü日本語");
     std::string line = stream.text();
@@ -171,7 +171,7 @@ TEST(Progress, The_redrawn_line_is_cut_to_the_width_between_characters) {
 TEST(Progress, Colour_is_in_the_verb_only_and_does_not_count) {
   const Stream stream = Stream::terminal(40);
   Progress::Settings s = settings(stream, true, true);
-  s.width = 40;
+  s.style.width = 40;
   Progress progress(s);
   progress.lasting("Built", "cpu_adam");
   EXPECT_EQ(stream.text(), "       \x1b[1;32mBuilt\x1b[0m cpu_adam\n");
@@ -229,7 +229,7 @@ TEST(Progress, Lines_of_many_threads_do_not_mix) {
 
 TEST(Progress, A_terminal_is_recognised) {
   const Stream terminal = Stream::terminal(123);
-  Progress::Settings s = detected(terminal, {{"TERM", "xterm"}});
+  Style s = detected(terminal, {{"TERM", "xterm"}});
   EXPECT_TRUE(s.terminal && s.colour);
   EXPECT_EQ(s.width, 123);
   EXPECT_EQ(s.verbose, 1);
@@ -239,7 +239,7 @@ TEST(Progress, A_terminal_is_recognised) {
 
 TEST(Progress, NO_COLOR_takes_the_colour_and_TERM_dumb_the_redrawing_too) {
   const Stream terminal = Stream::terminal(80);
-  Progress::Settings s = detected(terminal, {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
+  Style s = detected(terminal, {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
   EXPECT_TRUE(s.terminal);
   EXPECT_FALSE(s.colour);
   EXPECT_TRUE(detected(terminal, {{"TERM", "xterm"}, {"NO_COLOR", ""}}).colour);
