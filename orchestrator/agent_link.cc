@@ -117,7 +117,7 @@ std::string bring_command(const AgentStart& start, const AgentBinary& agent, boo
   return through_login_shell(
       start, set_prefix(start) +
                  fmt::format("umask 022; mkdir -p \"$p/store\" || exit 90; "
-                             "t=\"$p/store/.agent-{1}\"; x() {{ rm -f \"$t\"; exit $1; }}; "
+                             "t=\"$p/store/{1}.upload\"; x() {{ rm -f \"$t\"; exit $1; }}; "
                              "{2} >\"$t\" || x 91; chmod 755 \"$t\" || x 91; "
                              "\"$t\" adopt {0} \"$p/store/{0}.x\" || x 92; "
                              "exec \"$p/store/{0}.x\" serve {1} \"$p\"",

@@ -232,7 +232,6 @@ TEST(Progress, A_terminal_is_recognised) {
   Style s = detected(terminal, {{"TERM", "xterm"}});
   EXPECT_TRUE(s.terminal && s.colour);
   EXPECT_EQ(s.width, 123);
-  EXPECT_EQ(s.verbose, 1);
   EXPECT_EQ(detected(terminal, {{"TERM", "xterm"}, {"COLUMNS", "50"}}).width, 50);
   EXPECT_EQ(detected(terminal, {{"TERM", "xterm"}, {"COLUMNS", "wide"}}).width, 123);
 }
