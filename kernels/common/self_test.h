@@ -210,7 +210,8 @@ int cpu_self_test(const char* device, char* detail, unsigned long detail_size, c
         return DS_SELF_TEST_WRONG;
       }
       worst = std::max(worst, comparison.worst_ulp());
-      paths += (paths.empty() ? "" : "+") + std::string(isa_name(*isa));
+      if (!paths.empty()) paths += '+';
+      paths += isa_name(*isa);
     }
     char text[160];
     std::snprintf(text, sizeof text, "%s, %s, max error %.2f ulp", paths.c_str(), what, worst);

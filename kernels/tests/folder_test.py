@@ -72,7 +72,7 @@ class OpJson(Temporary):
     def read(self, op, name="toy"):
         file = write_op(self.dir / str(len(list(self.dir.iterdir()))), op, name)
         script = self.dir / "read.cmake"
-        script.write_text(f'include("{KERNELS}/cmake/DsOp.cmake")\n'
+        script.write_text(f'cmake_minimum_required(VERSION 3.23)\ninclude("{KERNELS}/cmake/DsOp.cmake")\n'
                           f'_ds_read_op("{file}")\n_ds_check_requirements()\n'
                           f'message("name ${{OP_NAME}} devices ${{OP_DEVICES}} reason ${{reason}}")\n')
         return run(CMAKE, "-P", script), file
@@ -132,7 +132,7 @@ class OpJson(Temporary):
     def test_the_ops_here_are_in_order(self):
         for file in sorted(KERNELS.glob("*/op.json")):
             script = self.dir / "one.cmake"
-            script.write_text(f'include("{KERNELS}/cmake/DsOp.cmake")\n_ds_read_op("{file}")\n')
+            script.write_text(f'cmake_minimum_required(VERSION 3.23)\ninclude("{KERNELS}/cmake/DsOp.cmake")\n_ds_read_op("{file}")\n')
             result = run(CMAKE, "-P", script)
             self.assertEqual(result.returncode, 0, result.stdout)
             self.assertTrue((file.parent / "README.md").is_file(), file)
