@@ -74,7 +74,8 @@ Result<void> ensure_agent(Session& session, const RunContext& run) {
   DSI_TRY(std::unique_ptr<Channel> channel,
           session.remote->exec(bring_command(session.start, run.agent, session.gzip),
                                stall_deadline(run)));
-  auto agent = std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest);
+  auto agent =
+      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest);
   session.transcript.push_back("brings the agent");
   const std::string& bytes = session.gzip ? run.agent.gzip : run.agent.bytes;
   constexpr std::size_t kPiece = 128 * 1024;
@@ -230,7 +231,8 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   session.transcript.push_back("connected");
   auto channel = session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
   if (!channel) return failed(channel.error());
-  auto agent = std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest);
+  auto agent =
+      std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest);
   auto greeting = agent->greet(stall_deadline(run));
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;

@@ -188,7 +188,7 @@ TEST(Golden, Report_of_many_ops_on_two_kinds_of_hosts) {
   const RunReport report = run(many_ops(), hosts);
   EXPECT_LE(widest_line(printed(report).substr(0, printed(report).find("\n\n"))), 80u);
   expect_golden("report-many-ops", printed(report));
-  expect_golden("report-many-ops-wide", printed(report, {false, 400}));
+  expect_golden("report-many-ops-wide", printed(report, Style{false, false, 400}));
 }
 
 TEST(Golden, Report_of_many_ops_and_many_kinds_of_hosts_breaks_into_panes) {
@@ -219,7 +219,7 @@ TEST(Golden, Report_of_what_is_there_names_the_releases_and_the_damage) {
   }
   expect_golden("report-damage", printed(report));
   report.strict = true;
-  expect_golden("report-damage-strict", printed(report, {true, 80}));
+  expect_golden("report-damage-strict", printed(report, Style{false, true, 80}));
 }
 
 TEST(Golden, Report_of_an_interrupted_run) {

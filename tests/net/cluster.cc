@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSkipped = 77;
 
-Run run(const Command& command) {
+Outcome run(const Command& command) {
   LocalProcessRunner processes;
   auto result = processes.run(command, Deadline::after(280s), {});
   if (!result) return {-1, "", result.error().what};
@@ -68,7 +68,7 @@ bool JsonReport::every_op_is_ok() const {
 Cluster::Cluster(int hosts) : name_("test" + std::to_string(::getpid())) {
   folder_ = std::string(DSI_TEST_FOLDER) + "/" + name_;
   fs::create_directories(folder_);
-  Run up = control({"up", std::to_string(hosts), "--mode", "namespaces"});
+  Outcome up = control({"up", std::to_string(hosts), "--mode", "namespaces"});
   if (up.exit_code == 0) return;
   // Not allowed here is a reason to skip; a cluster that is broken is a failure.
   if (up.exit_code == kSkipped || ::geteuid() != 0) {
@@ -88,7 +88,7 @@ Cluster::~Cluster() {
   }
 }
 
-Run Cluster::control(const std::vector<std::string>& arguments) {
+Outcome Cluster::control(const std::vector<std::string>& arguments) {
   Command command;
   command.argv = {std::string(DSI_SOURCE_FOLDER) + "/scripts/cluster", "--name", name_};
   command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
@@ -98,13 +98,13 @@ Run Cluster::control(const std::vector<std::string>& arguments) {
   return run(command);
 }
 
-Run Cluster::on_head(const std::vector<std::string>& command) {
+Outcome Cluster::on_head(const std::vector<std::string>& command) {
   std::vector<std::string> arguments = {"exec"};
   arguments.insert(arguments.end(), command.begin(), command.end());
   return control(arguments);
 }
 
-Run Cluster::on_node(int node, const std::string& script) {
+Outcome Cluster::on_node(int node, const std::string& script) {
   return control({"node", std::to_string(node), "sh", "-c", script});
 }
 
@@ -118,7 +118,7 @@ std::string Cluster::default_hostfile() {
   return write_hostfile(control({"hostfile"}).out);
 }
 
-Run Cluster::ds_install(std::vector<std::string> arguments) {
+Outcome Cluster::ds_install(std::vector<std::string> arguments) {
   bool says_which = false;
   for (const std::string& argument : arguments) {
     says_which = says_which || argument == "-H" || argument == "--hosts" || argument == "-l";
@@ -132,7 +132,7 @@ Run Cluster::ds_install(std::vector<std::string> arguments) {
 
 JsonReport Cluster::ds_install_json(std::vector<std::string> arguments) {
   arguments.push_back("--json");
-  Run result = ds_install(std::move(arguments));
+  Outcome result = ds_install(std::move(arguments));
   JsonReport report{result.exit_code, result.err, {}};
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {

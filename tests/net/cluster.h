@@ -12,8 +12,8 @@
 
 namespace dsi {
 
-// A run of a program.
-struct Run {
+// What a program came to.
+struct Outcome {
   int exit_code = -1;
   std::string out;
   std::string err;
@@ -41,13 +41,13 @@ class Cluster {
   // Empty if the hosts are up as hosts of their own; else why the test cannot run here.
   const std::string& why_not() const { return why_not_; }
 
-  Run control(const std::vector<std::string>& arguments);
-  Run on_head(const std::vector<std::string>& command);
-  Run on_node(int node, const std::string& script);  // By sh, as root.
+  Outcome control(const std::vector<std::string>& arguments);
+  Outcome on_head(const std::vector<std::string>& command);
+  Outcome on_node(int node, const std::string& script);  // By sh, as root.
 
   // ds-install on the head, with -r, and with a hostfile of all hosts unless the arguments say
   // which. The builds are shared by all tests.
-  Run ds_install(std::vector<std::string> arguments);
+  Outcome ds_install(std::vector<std::string> arguments);
   JsonReport ds_install_json(std::vector<std::string> arguments);
 
   std::string write_hostfile(const std::string& text);  // Its path.

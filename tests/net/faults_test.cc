@@ -54,7 +54,7 @@ TEST(Faults, Four_broken_hosts_have_each_their_error_and_the_others_are_installe
               "releases/" + old_release + "\n");
     EXPECT_EQ(cluster.on_node(node, "/opt/ds-ops/current/bin/ds-report").exit_code, 0) << node;
   }
-  Run person = cluster.ds_install({"--connect-timeout", "4"});
+  Outcome person = cluster.ds_install({"--connect-timeout", "4"});
   EXPECT_EQ(person.exit_code, 1);
   EXPECT_THAT(person.out, HasSubstr("node004"));
 }
@@ -100,8 +100,8 @@ TEST_P(LoginShell, May_be_any) {
 
 INSTANTIATE_TEST_SUITE_P(Shells, LoginShell,
                          ::testing::Values("noisy", "/usr/bin/fish", "/bin/tcsh", "/bin/dash"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& shell) {
+                           std::string name = shell.param;
                            return name.substr(name.rfind('/') + 1);
                          });
 
@@ -194,7 +194,7 @@ TEST(Faults, The_same_machine_under_two_names_is_installed_once_and_both_rows_sa
 TEST(Faults, A_bad_hostfile_gives_all_its_errors_at_once) {
   DSI_CLUSTER(cluster, 1);
   std::string hostfile = cluster.write_hostfile("node001\n-oProxyCommand=x\nnode[1-\n");
-  Run run = cluster.ds_install({"-H", hostfile});
+  Outcome run = cluster.ds_install({"-H", hostfile});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr(hostfile + ":2:1: error: "));
   EXPECT_THAT(run.err, HasSubstr(hostfile + ":3:"));

@@ -48,7 +48,7 @@ TEST(Install, Eight_hosts_get_every_op_and_a_second_run_sends_nothing) {
 TEST(Install, A_node_shows_what_is_installed_in_DeepSpeeds_form) {
   DSI_CLUSTER(cluster, 1);
   ASSERT_EQ(cluster.ds_install({}).exit_code, 0);
-  Run report = cluster.on_node(1, "/opt/ds-ops/current/bin/ds-report");
+  Outcome report = cluster.on_node(1, "/opt/ds-ops/current/bin/ds-report");
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
   EXPECT_THAT(report.out, AllOf(HasSubstr(std::string(50, '-')), HasSubstr("cpu_adam ......"),
                                 HasSubstr("[YES]"), HasSubstr("[OKAY]"), HasSubstr("node001")));
@@ -84,7 +84,7 @@ TEST(Install, An_upgrade_can_be_rolled_back_and_uninstalled) {
 
 TEST(Install, A_plan_touches_no_host) {
   DSI_CLUSTER(cluster, 2);
-  Run plan = cluster.ds_install({"plan"});
+  Outcome plan = cluster.ds_install({"plan"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("node[001-002] (2 hosts): install in /opt/ds-ops"));
   EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);
@@ -95,11 +95,11 @@ TEST(Install, A_plan_touches_no_host) {
 TEST(Install, A_bundle_is_installed_without_a_compiler) {
   DSI_CLUSTER(cluster, 1);
   std::string bundle = cluster.folder() + "/ops.tar.zst";
-  Run build = cluster.on_head({DSI_PROGRAM, "build", "-o", bundle});
+  Outcome build = cluster.on_head({DSI_PROGRAM, "build", "-o", bundle});
   ASSERT_EQ(build.exit_code, 0) << build.err;
   // A PATH without compilers.
-  Run install = cluster.on_head({"env", "PATH=/nonexistent", DSI_PROGRAM, "--bundle", bundle, "-r",
-                                 "-H", cluster.default_hostfile()});
+  Outcome install = cluster.on_head({"env", "PATH=/nonexistent", DSI_PROGRAM, "--bundle", bundle,
+                                     "-r", "-H", cluster.default_hostfile()});
   EXPECT_EQ(install.exit_code, 0) << install.err;
   EXPECT_THAT(install.out, HasSubstr("cpu_adam"));
 }
@@ -109,7 +109,7 @@ TEST(Install, A_broken_bundle_is_refused_before_any_host_is_asked) {
   std::string bundle = cluster.folder() + "/ops.tar.zst";
   ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "-o", bundle}).exit_code, 0);
   cluster.on_head({"truncate", "-s", "-100", bundle});
-  Run install = cluster.ds_install({"--bundle", bundle});
+  Outcome install = cluster.ds_install({"--bundle", bundle});
   EXPECT_EQ(install.exit_code, 2);
   EXPECT_THAT(install.err, AllOf(HasSubstr("error: cannot use the bundle"), HasSubstr("help:")));
   EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);
@@ -172,7 +172,7 @@ TEST(Report, An_emptied_library_is_named_for_its_node_and_op_and_a_run_mends_it)
 
 TEST(Report, A_person_gets_a_matrix_with_hosts_folded) {
   DSI_CLUSTER(cluster, 3);
-  Run run = cluster.ds_install({});
+  Outcome run = cluster.ds_install({});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("node[001-003]"), HasSubstr("cpu_adam"), HasSubstr("ok"),
                              HasSubstr("3 hosts")));
@@ -187,24 +187,24 @@ TEST(Local, The_same_path_without_ssh) {
   EXPECT_TRUE(first.every_op_is_ok());
   JsonReport again = cluster.ds_install_json({"-l", "--prefix", prefix});
   EXPECT_EQ(again.count("up-to-date"), 1);
-  Run report = cluster.on_head({prefix + "/current/bin/ds-report"});
+  Outcome report = cluster.on_head({prefix + "/current/bin/ds-report"});
   EXPECT_EQ(report.exit_code, 0) << report.out;
 }
 
 TEST(Local, Without_a_hostfile_this_machine_is_meant_and_said) {
   DSI_CLUSTER(cluster, 1);
   std::string prefix = cluster.folder() + "/prefix";
-  Run run = cluster.on_head({DSI_PROGRAM, "-r", "--prefix", prefix, "--ops", "cpu_lion"});
+  Outcome run = cluster.on_head({DSI_PROGRAM, "-r", "--prefix", prefix, "--ops", "cpu_lion"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("there is no /job/hostfile, so this machine only"));
-  Run missing = cluster.on_head({DSI_PROGRAM, "-r", "-H", "/nonexistent/hostfile"});
+  Outcome missing = cluster.on_head({DSI_PROGRAM, "-r", "-H", "/nonexistent/hostfile"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("/nonexistent/hostfile"));
 }
 
 TEST(Local, Root_must_be_asked_for) {
   DSI_CLUSTER(cluster, 1);
-  Run run = cluster.on_head({DSI_PROGRAM, "-l", "--prefix", cluster.folder() + "/prefix"});
+  Outcome run = cluster.on_head({DSI_PROGRAM, "-l", "--prefix", cluster.folder() + "/prefix"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, AllOf(StartsWith("error: "), HasSubstr("-r")));
 }

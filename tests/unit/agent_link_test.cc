@@ -64,8 +64,8 @@ TEST_P(Shells, An_agent_that_does_not_run_counts_as_none) {
 
 INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
                          ::testing::Values("/bin/sh", "/bin/bash", "/usr/bin/fish", "/bin/tcsh"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& shell) {
+                           std::string name = shell.param;
                            return name.substr(name.rfind('/') + 1);
                          });
 
@@ -117,7 +117,8 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
   std::string stream =
       "Welcome!\nDSI1 wrong\nno newline here DSI1 abc123\n" + protocol::json_frame("hello", hello);
   for (std::size_t piece : {1u, 7u, 100000u}) {
-    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123", std::string(64, 'd'));
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123",
+                   std::string(64, 'd'));
     auto greeting = link.greet(Deadline::after(1s));
     ASSERT_TRUE(greeting) << greeting.error().what;
     EXPECT_TRUE(greeting->agent);
@@ -128,7 +129,7 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
 TEST(AgentLink, A_shell_that_ends_without_a_greeting_is_quoted) {
   AgentLink link(
       std::make_unique<ScriptedChannel>("This account is currently not available.\n", 100),
-      "abc123");
+      "abc123", std::string(64, 'd'));
   auto greeting = link.greet(Deadline::after(1s));
   ASSERT_FALSE(greeting);
   EXPECT_NE(greeting.error().what.find("This account is currently not available."),
@@ -137,7 +138,8 @@ TEST(AgentLink, A_shell_that_ends_without_a_greeting_is_quoted) {
 }
 
 TEST(AgentLink, A_shell_that_prints_without_end_is_given_up) {
-  AgentLink link(std::make_unique<ScriptedChannel>(std::string(4 << 20, 'x'), 65536), "abc123");
+  AgentLink link(std::make_unique<ScriptedChannel>(std::string(4 << 20, 'x'), 65536), "abc123",
+                 std::string(64, 'd'));
   auto greeting = link.greet(Deadline::after(5s));
   ASSERT_FALSE(greeting);
   EXPECT_NE(greeting.error().what.find("without end"), std::string::npos);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace dsi {
 namespace {
@@ -38,9 +40,9 @@ TEST(Manifest, The_id_changes_with_any_byte_of_any_file) {
 }
 
 TEST(Manifest, Text_from_elsewhere_may_not_leave_the_release) {
-  for (std::string path :
-       {"/etc/passwd", "../x", "lib/../../x", "", "lib//x", "./x", "lib/.", "a\nb",
-        std::string("a\0b", 3).c_str() + std::string("/"), std::string(2000, 'a')}) {
+  for (const std::string& path :
+       std::vector<std::string>{"/etc/passwd", "../x", "lib/../../x", "", "lib//x", "./x", "lib/.",
+                                "a\nb", std::string("a\0b", 3), std::string(2000, 'a')}) {
     nlohmann::json text = nlohmann::json::parse(small().to_json());
     text["files"][0]["path"] = path;
     EXPECT_FALSE(Manifest::parse(text.dump())) << path;

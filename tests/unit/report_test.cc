@@ -126,7 +126,7 @@ TEST(Report, What_a_node_says_cannot_steer_the_terminal) {
 TEST(Report, Is_coloured_only_if_asked) {
   const RunReport report = run({host("x", HostStatus::kInstalled), host("y", HostStatus::kFailed)});
   EXPECT_THAT(printed(report), Not(HasSubstr("\x1b")));
-  EXPECT_THAT(printed(report, {true, 80}), HasSubstr("\x1b[32mok\x1b[0m"));
+  EXPECT_THAT(printed(report, Style{false, true, 80}), HasSubstr("\x1b[32mok\x1b[0m"));
 }
 
 TEST(Report, No_line_of_the_matrix_is_wider_than_the_terminal_or_ends_in_spaces) {
@@ -147,7 +147,7 @@ TEST(Report, No_line_of_the_matrix_is_wider_than_the_terminal_or_ends_in_spaces)
     RunReport report = run({hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(count)});
     report.columns = columns;
     for (int width : {40, 80, 120, 200}) {
-      std::istringstream lines(printed(report, {false, width}));
+      std::istringstream lines(printed(report, Style{false, false, width}));
       for (std::string line; std::getline(lines, line);) {
         if (line.starts_with("warning:") || line.starts_with("error:")) break;
         EXPECT_LE(display_width(line), static_cast<std::size_t>(width)) << line;
