@@ -155,6 +155,25 @@ Result<Ninja> run_ninja(const fs::path& tree, const std::vector<std::string>& ta
   return ninja;
 }
 
+// What a message(FATAL_ERROR) says, without the place in CMake's files and the call stack, which
+// tell the user nothing: the paragraph below "CMake Error at ...".
+std::string cmake_message(std::string_view output) {
+  std::size_t at = output.find("CMake Error");
+  if (at == std::string_view::npos) return "";
+  std::string message;
+  std::string_view rest = output.substr(at);
+  rest.remove_prefix(std::min(rest.size(), rest.find('\n') + 1));
+  while (!rest.empty() && !rest.starts_with("Call Stack")) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    line.remove_prefix(std::min(line.size(), line.find_first_not_of(' ')));
+    if (line.empty()) continue;
+    if (!message.empty()) message += ' ';
+    message += line;
+  }
+  return message;
+}
+
 Result<void> configure(const BuildRequest& request, const fs::path& tree, std::ofstream& log,
                        ProcessRunner& processes, std::stop_token stop) {
   std::string ops_folders;
@@ -178,12 +197,8 @@ Result<void> configure(const BuildRequest& request, const fs::path& tree, std::o
                                               [&](std::string_view line) { log << line << '\n'; }));
   log << result.err << std::flush;
   if (!result.ok()) {
-    std::string reason = first_error_line(result.err);
-    // CMake puts the message two lines below "CMake Error at ...".
-    if (std::size_t at = result.err.find("CMake Error"); at != std::string::npos) {
-      reason = result.err.substr(at, 600);
-      while (!reason.empty() && reason.back() == '\n') reason.pop_back();
-    }
+    std::string reason = cmake_message(result.err);
+    if (reason.empty()) reason = first_error_line(result.err);
     return fail("the build cannot be configured: {}", reason);
   }
   return {};
