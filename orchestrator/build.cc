@@ -131,6 +131,7 @@ Result<Ninja> run_ninja(const fs::path& tree, const std::vector<std::string>& ta
   bool in_failure = false;
   auto on_line = [&](std::string_view line) {
     log << line << '\n';
+    progress.detail(2, line);
     int done = 0;
     int total = 0;
     if (ninja_step(line, done, total)) {
@@ -285,6 +286,9 @@ Result<std::string> hash_sources(const BuildRequest& request) {
 fs::path build_folder(const fs::path& cache, const BuildRequest& request,
                       const std::string& sources) {
   nlohmann::json key = request.toolchain.as_map();
+  key["cmake"] = request.toolchain.cmake;
+  key["ninja"] = request.toolchain.ninja;
+  key["torch_stamp"] = request.toolchain.torch.stamp;
   key["sources"] = sources;
   key["places"] = {fs::absolute(request.kernels).lexically_normal().string(),
                    request.toolchain.torch.prefix.string()};

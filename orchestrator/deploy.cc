@@ -165,9 +165,10 @@ void take_result(HostReport& row, const protocol::HostResult& result) {
   row.from = result.from;
   row.to = result.to;
   row.ops = result.ops;
-  if (result.result == "failed") {
+  row.error = result.error;
+  if (result.result == "failed" || !result.error.what.empty()) {
+    // A report with an error: a file of the release that belongs to no op is not what it was.
     row.status = HostStatus::kFailed;
-    row.error = result.error;
   } else {
     row.status = result.result == "up-to-date" || result.result == "reported"
                      ? HostStatus::kUpToDate

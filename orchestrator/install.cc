@@ -253,6 +253,9 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
             verb, fmt::format("{}/{} hosts, {}", ++done, todo.size(), traffic_text(run.traffic)));
         world.progress.detail(1, fmt::format("{}: {} in {:.2f} s", rows[i].host,
                                              to_string(rows[i].status), rows[i].seconds.count()));
+        for (const std::string& line : survey.sessions[i]->transcript) {
+          world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
+        }
       });
   world.progress.clear();
   return rows;

@@ -10,10 +10,17 @@ namespace dsi {
 
 namespace {
 
+// A signal that is ignored already stays so: `nohup ds-install ... &` is to survive the terminal.
+// It must not be blocked either, because Linux queues a blocked signal even if it is ignored.
 sigset_t handled() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) {
+      sigaddset(&set, signal);
+    }
+  }
   return set;
 }
 

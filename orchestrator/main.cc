@@ -16,9 +16,10 @@ namespace {
 // The last word on a run that gave no report.
 int give_up(const dsi::Error& error, int exit_code, bool json) {
   if (json) {
+    nlohmann::json version = {{"type", "version"}, {"version", 1}, {"ds_install", DSI_VERSION}};
     nlohmann::json row = {{"type", "error"}, {"what", error.what}, {"help", error.help}};
     nlohmann::json summary = {{"type", "summary"}, {"exit_code", exit_code}};
-    for (const nlohmann::json& line : {row, summary}) {
+    for (const nlohmann::json& line : {version, row, summary}) {
       std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
     }
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <regex>
+#include <system_error>
 
 #include "orchestrator/base/file.h"
 
@@ -84,6 +85,10 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
   if (auto cmake = read_file(prefix / "share/cmake/Torch/TorchConfig.cmake")) {
     torch.cxx11_abi = first_match(*cmake, R"(_GLIBCXX_USE_CXX11_ABI=(\d))") != "0";
   }
+  std::error_code error;
+  fs::path library = torch.library / "libtorch_cpu.so";
+  torch.stamp = fmt::format("{} {}", fs::file_size(library, error),
+                            fs::last_write_time(library, error).time_since_epoch().count());
   return torch;
 }
 

@@ -18,6 +18,7 @@ struct Torch {
   std::string version;            // "2.11.0+cu130"
   bool cxx11_abi = true;          // _GLIBCXX_USE_CXX11_ABI it was built with.
   std::string found_by;           // "--torch", "python3", "the system".
+  std::string stamp;  // Size and time of libtorch_cpu.so: another one under the same version.
 };
 
 struct Toolchain {
@@ -27,7 +28,7 @@ struct Toolchain {
   std::string ninja;     // Version.
   Torch torch;
 
-  // Everything a build depends on besides the sources, for the manifest and the cache key.
+  // What the bytes of a library depend on besides the sources, for the manifest.
   std::map<std::string, std::string> as_map() const;
 };
 

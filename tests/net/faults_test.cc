@@ -200,5 +200,44 @@ TEST(Faults, A_bad_hostfile_gives_all_its_errors_at_once) {
   EXPECT_THAT(run.err, HasSubstr(hostfile + ":3:"));
 }
 
+TEST(Interrupt, Once_finishes_what_is_in_flight_and_tells_of_the_rest) {
+  DSI_CLUSTER(cluster, 4);
+  std::string bundle = cluster.folder() + "/ops.tar.zst";
+  ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "-o", bundle}).exit_code, 0);
+  // One host at a time, and a stop while the first is at work.
+  Outcome run =
+      cluster.on_head({"timeout", "--preserve-status", "-s", "INT", "1.5", DSI_PROGRAM, "-r", "-v",
+                       "--fanout", "1", "--bundle", bundle, "-H", cluster.default_hostfile()});
+  EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+  EXPECT_THAT(run.err, HasSubstr("Press ^C again"));
+  EXPECT_THAT(run.out, HasSubstr("not-tried"));
+  for (int node = 1; node <= 4; ++node) {
+    // Whole or not at all.
+    if (cluster.on_node(node, "test -e /opt/ds-ops/current").exit_code == 0) {
+      EXPECT_EQ(cluster.on_node(node, "/opt/ds-ops/current/bin/ds-report").exit_code, 0);
+    }
+  }
+  EXPECT_EQ(cluster.ds_install({"--bundle", bundle}).exit_code, 0);
+}
+
+TEST(Interrupt, Twice_aborts_and_no_host_is_left_half_way) {
+  DSI_CLUSTER(cluster, 2);
+  std::string bundle = cluster.folder() + "/ops.tar.zst";
+  ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "-o", bundle}).exit_code, 0);
+  ASSERT_EQ(cluster.ds_install({"--ops", "cpu_lion"}).exit_code, 0);
+  std::string old_release = cluster.on_node(1, "readlink /opt/ds-ops/current").out;
+  // A host that stands still in the middle: only the second signal ends it.
+  ASSERT_EQ(cluster.on_node(2, "pkill -STOP sshd; true").exit_code, 0);
+  Outcome run = cluster.on_head(
+      {"sh", "-c",
+       "\"$@\" & pid=$!; sleep 2; kill -TERM $pid; sleep 0.5; kill -TERM $pid; wait $pid", "sh",
+       DSI_PROGRAM, "-r", "--connect-timeout", "60", "--bundle", bundle, "-H",
+       cluster.default_hostfile()});
+  EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+  cluster.on_node(2, "pkill -CONT sshd; true");
+  EXPECT_EQ(cluster.on_node(2, "readlink /opt/ds-ops/current").out, old_release);
+  EXPECT_EQ(cluster.ds_install({"--bundle", bundle}).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace dsi
