@@ -135,8 +135,10 @@ Result<Ninja> run_ninja(const fs::path& tree, const std::vector<std::string>& ta
     int done = 0;
     int total = 0;
     if (ninja_step(line, done, total)) {
-      ninja.did_something = true;
       in_failure = false;
+      // Step 0 is CMake's look for new files, which is made every time.
+      if (done == 0) return;
+      ninja.did_something = true;
       std::string_view what = line.substr(line.find(']') + 1);
       progress.update("Compiling", fmt::format("{}/{}{}", done, total, what));
     } else if (line.starts_with("FAILED: ")) {

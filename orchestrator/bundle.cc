@@ -68,7 +68,7 @@ Result<void> add_file(archive* out, const ManifestFile& file, const fs::path& so
   DSI_CHECK(add_header(out, file.path, file.size, file.mode));
   UniqueFd fd(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno(errno, fmt::format("cannot read {}", source.string()));
-  std::vector<char> buffer(256 * 1024);
+  std::vector<char> buffer(std::size_t{256} * 1024);
   std::uint64_t left = file.size;
   while (left > 0) {
     ssize_t n = ::read(fd.get(), buffer.data(), std::min<std::uint64_t>(buffer.size(), left));
@@ -119,7 +119,7 @@ Result<void> extract(archive* source, const ManifestFile& file, const fs::path& 
   if (!fd) return fail_errno(errno, fmt::format("cannot write {}", target.string()));
   Sha256 hash;
   std::uint64_t size = 0;
-  std::vector<char> buffer(256 * 1024);
+  std::vector<char> buffer(std::size_t{256} * 1024);
   for (;;) {
     la_ssize_t n = archive_read_data(source, buffer.data(), buffer.size());
     if (n < 0) return fail("{}", last_error(source));

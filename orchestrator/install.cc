@@ -43,6 +43,7 @@ auto with_exit(int code) {
   return [code](Error error) { return RunError{code, std::move(error)}; };
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot stand in parentheses.
 // DSI_TRY for the functions here: an Error becomes a RunError with the exit code it means.
 #define RUN_TRY(declaration, code, expression) \
   RUN_TRY_INNER(DSI_CONCAT(run_try_, __LINE__), declaration, code, expression)
@@ -50,6 +51,7 @@ auto with_exit(int code) {
   auto name = (expression);                                                             \
   if (!name) return tl::unexpected<RunError>(with_exit(code)(std::move(name).error())); \
   declaration = *std::move(name)
+// NOLINTEND(bugprone-macro-parentheses)
 
 std::string who_runs() {
   std::string user = std::to_string(::geteuid());

@@ -52,6 +52,7 @@ std::string to_string(const Error& error);
 #define DSI_CONCAT_INNER(a, b) a##b
 #define DSI_CONCAT(a, b) DSI_CONCAT_INNER(a, b)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot stand in parentheses.
 // DSI_TRY(auto fd, open_file(path));  gives up with the error, or binds the value.
 #define DSI_TRY(declaration, expression) \
   DSI_TRY_INNER(DSI_CONCAT(dsi_try_, __LINE__), declaration, expression)
@@ -59,6 +60,7 @@ std::string to_string(const Error& error);
   auto name = (expression);                                                \
   if (!name) return tl::unexpected<::dsi::Error>(std::move(name).error()); \
   declaration = *std::move(name)
+// NOLINTEND(bugprone-macro-parentheses)
 
 // The same for Result<void>.
 #define DSI_CHECK(expression)                    \

@@ -26,7 +26,7 @@ std::string Sha256::hex() {
   SHA256_Final(digest.data(), &context_);
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
-  text.reserve(digest.size() * 2);
+  text.reserve(2 * digest.size());
   for (unsigned char byte : digest) {
     text += kDigits[byte >> 4];
     text += kDigits[byte & 15];
@@ -44,7 +44,7 @@ Result<std::string> sha256_file(const std::filesystem::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno(errno, fmt::format("cannot read {}", path.string()));
   Sha256 hash;
-  std::vector<char> buffer(256 * 1024);
+  std::vector<char> buffer(std::size_t{256} * 1024);
   for (;;) {
     ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
     if (n == 0) return hash.hex();
