@@ -63,13 +63,14 @@ enum {
 static char nonce[65];
 static int answer_fd = -1;
 
-// One write: shorter than PIPE_BUF, so it arrives whole or not at all.
+// One write: shorter than PIPE_BUF, so it arrives whole or not at all. On a line of its own,
+// whatever an op that writes to all descriptors has left before it.
 static void answer(const char* step, const char* text) {
   char line[kDetailSize + 256];
-  int length = snprintf(line, sizeof line, "%s %s %s", nonce, step, text);
+  int length = snprintf(line, sizeof line, "\n%s %s %s", nonce, step, text);
   if (length < 0) _exit(70);
   if ((size_t)length >= sizeof line) length = (int)sizeof line - 1;
-  for (int i = 0; i < length; ++i) {
+  for (int i = 1; i < length; ++i) {
     if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
   }
   line[length++] = '\n';
