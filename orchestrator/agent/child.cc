@@ -18,7 +18,7 @@ namespace dsi::agent {
 namespace {
 
 constexpr std::size_t kOutputKept = 4096;
-constexpr std::size_t kAnswerKept = 64 * 1024;
+constexpr std::size_t kAnswerKept = 256 * 1024;
 
 struct Pipe {
   UniqueFd read;
@@ -38,7 +38,7 @@ std::string name_of(std::string_view assignment) {
 }
 
 // Only calls that are safe between fork and exec.
-[[noreturn]] void become(char** argv, char** environment, pid_t parent, int null, int out,
+[[noreturn]] void become(char** argv, char** environment, pid_t parent, int input, int out,
                          int answer, unsigned long cpu_seconds) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -52,7 +52,7 @@ std::string name_of(std::string_view assignment) {
     ::setrlimit(RLIMIT_CPU, &cpu);
   }
   // The descriptors were made above 9, so none overwrites another.
-  if (::dup2(null, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0 || ::dup2(answer, 3) < 0 ||
+  if (::dup2(input, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0 || ::dup2(answer, 3) < 0 ||
       ::chdir("/") != 0) {
     ::_exit(126);
   }
@@ -83,14 +83,32 @@ void read_available(UniqueFd& fd, std::string& into) {
 
 }  // namespace
 
+Result<Output> Output::make(UniqueFd& out, UniqueFd& answer) {
+  DSI_TRY(Pipe out_pipe, make_pipe());
+  DSI_TRY(Pipe answer_pipe, make_pipe());
+  DSI_TRY(out, above_nine(out_pipe.write));
+  DSI_TRY(answer, above_nine(answer_pipe.write));
+  Output output;
+  output.out_ = std::move(out_pipe.read);
+  output.answer_ = std::move(answer_pipe.read);
+  return output;
+}
+
+void Output::drain() {
+  read_available(out_, output_);
+  if (output_.size() > kOutputKept) output_.erase(0, output_.size() - kOutputKept);
+  read_available(answer_, answers_);
+  if (answers_.size() > kAnswerKept) answers_.resize(kAnswerKept);
+}
+
 Result<Child> Child::start(const ChildSpec& spec) {
-  DSI_TRY(Pipe out, make_pipe());
-  DSI_TRY(Pipe answer, make_pipe());
-  DSI_TRY(UniqueFd out_high, above_nine(out.write));
-  DSI_TRY(UniqueFd answer_high, above_nine(answer.write));
-  UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) return fail_errno(errno, "cannot open /dev/null");
-  DSI_TRY(UniqueFd null_high, above_nine(null));
+  UniqueFd out_high;
+  UniqueFd answer_high;
+  DSI_TRY(Output output, Output::make(out_high, answer_high));
+  UniqueFd input(spec.input >= 0 ? ::fcntl(spec.input, F_DUPFD_CLOEXEC, 10)
+                                 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input) return fail_errno(errno, "cannot open /dev/null");
+  DSI_TRY(UniqueFd input_high, above_nine(input));
 
   std::vector<std::string> environment = spec.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -111,37 +129,26 @@ Result<Child> Child::start(const ChildSpec& spec) {
   pid_t pid = ::fork();
   if (pid < 0) return fail_errno(errno, "cannot start a process");
   if (pid == 0) {
-    become(argv.data(), envp.data(), parent, null_high.get(), out_high.get(), answer_high.get(),
+    become(argv.data(), envp.data(), parent, input_high.get(), out_high.get(), answer_high.get(),
            spec.cpu_seconds);
   }
   ::setpgid(pid, pid);  // Both sides: whoever is first. EACCES after the exec means it is done.
   Child child;
   child.pid_ = pid;
   child.group_ = pid;
-  child.out_ = std::move(out.read);
-  child.answer_ = std::move(answer.read);
+  child.output_ = std::move(output);
   return child;
 }
 
 Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       group_(std::exchange(other.group_, -1)),
-      out_(std::move(other.out_)),
-      answer_(std::move(other.answer_)),
-      output_(std::move(other.output_)),
-      answers_(std::move(other.answers_)) {}
+      output_(std::move(other.output_)) {}
 
 Child::~Child() {
   if (group_ > 0) kill_group();
   // A process in an uninterruptible wait cannot be killed: it is left to init, not waited for.
   for (int i = 0; pid_ > 0 && !ended() && i < 200; ++i) ::usleep(10'000);
-}
-
-void Child::drain() {
-  read_available(out_, output_);
-  if (output_.size() > kOutputKept) output_.erase(0, output_.size() - kOutputKept);
-  read_available(answer_, answers_);
-  if (answers_.size() > kAnswerKept) answers_.resize(kAnswerKept);
 }
 
 std::optional<int> Child::ended() {

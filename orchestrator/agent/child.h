@@ -17,10 +17,32 @@ struct ChildSpec {
   std::vector<std::string> argv;         // argv[0] is a path, or is looked up in PATH.
   std::vector<std::string> environment;  // NAME=value, instead of the same names of ours.
   unsigned long cpu_seconds = 0;         // 0: no limit.
+  int input = -1;                        // Its standard input; -1: /dev/null.
 };
 
-// Standard input is /dev/null, the folder is /, no core is written, and the group dies with the
-// agent. Not to be moved while it runs anything: it kills the group when it goes.
+// The agent's ends of the two pipes to a process that tries something, and what came through them.
+class Output {
+ public:
+  // `out` and `answer` are the other ends, above descriptor 9.
+  static Result<Output> make(UniqueFd& out, UniqueFd& answer);
+
+  int out_fd() const { return out_.get(); }
+  int answer_fd() const { return answer_.get(); }
+  // Reads what has come, without waiting; keeps the last 4 KiB of output, the first 256 KiB of
+  // answer.
+  void drain();
+  const std::string& out() const { return output_; }
+  const std::string& answer() const { return answers_; }
+
+ private:
+  UniqueFd out_;
+  UniqueFd answer_;
+  std::string output_;
+  std::string answers_;
+};
+
+// The folder is /, no core is written, the folder is /, no core is written, and the group dies with
+// the agent. Not to be moved while it runs anything: it kills the group when it goes.
 class Child {
  public:
   static Result<Child> start(const ChildSpec& spec);
@@ -28,14 +50,10 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();
 
-  int out_fd() const { return out_.get(); }        // Standard output and error.
-  int answer_fd() const { return answer_.get(); }  // The child's descriptor 3.
-
-  // Reads what has come, without waiting; keeps the last 4 KiB of output, the first 64 KiB of
-  // answer.
-  void drain();
-  const std::string& out() const { return output_; }
-  const std::string& answer() const { return answers_; }
+  Output& output() { return output_; }
+  int out_fd() const { return output_.out_fd(); }  // Standard output and error.
+  void drain() { output_.drain(); }
+  const std::string& out() const { return output_.out(); }
 
   // waitpid's status, once it has ended. Does not wait.
   std::optional<int> ended();
@@ -45,10 +63,7 @@ class Child {
   Child() = default;
   pid_t pid_ = -1;  // -1: reaped.
   pid_t group_ = -1;
-  UniqueFd out_;
-  UniqueFd answer_;
-  std::string output_;
-  std::string answers_;
+  Output output_;
 };
 
 }  // namespace dsi::agent

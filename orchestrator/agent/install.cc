@@ -10,6 +10,7 @@
 #include "orchestrator/agent/probes.h"
 #include "orchestrator/agent/receive.h"
 #include "orchestrator/agent/release.h"
+#include "orchestrator/agent/trial.h"
 
 namespace dsi::agent {
 
@@ -18,8 +19,15 @@ using protocol::OpRow;
 
 namespace {
 
-ProbeSettings probe_settings(const std::vector<std::string>& torch_folders, int timeout_s) {
-  return {torch_folders, std::chrono::seconds(std::max(1, timeout_s))};
+std::vector<OpRow> probe(const std::string& folder, const Manifest& manifest,
+                         const std::vector<Damage>& damage,
+                         const std::vector<std::string>& torch_folders, int timeout_s) {
+  std::vector<OpRow> rows;
+  for (Probed& one : probe_ops(folder, manifest, damage, look_around(manifest, torch_folders),
+                               std::chrono::seconds(timeout_s))) {
+    rows.push_back(std::move(one.row));
+  }
+  return rows;
 }
 
 bool send_stage(Wire& wire, std::string_view stage) {
@@ -176,9 +184,10 @@ Result<void> refresh(Prefix& prefix, const protocol::InstallRequest& request, co
     DSI_CHECK(repair(prefix, id, request.manifest, manifest, damage, wire));
     send_stage(wire, "staged");
   }
-  result.ops = probe_ops(prefix.releases().path_of(id), manifest, {},
-                         probe_settings(request.torch_folders, request.probe_timeout_s));
+  Trial trial = try_ops(prefix, id, manifest, request, damage.empty());
+  result.ops = trial.rows;
   send_stage(wire, "probed");
+  send_note(wire, remember(prefix, trial));
   if (!damage.empty()) {
     send_note(wire, prefix.record("repair", id, id));
     send_note(wire, prefix.prune());
@@ -189,7 +198,8 @@ Result<void> refresh(Prefix& prefix, const protocol::InstallRequest& request, co
 
 // Everything up to the switch; `built` says whether the release is this run's to take away again.
 Result<void> stage(Prefix& prefix, const protocol::InstallRequest& request, const std::string& id,
-                   const Manifest& manifest, Wire& wire, HostResult& result, bool& built) {
+                   const Manifest& manifest, Wire& wire, HostResult& result, bool& built,
+                   Trial& trial) {
   bool whole = prefix.releases().exists(id) &&
                check_whole(prefix, id, request.manifest, manifest).has_value();
   if (!whole) {
@@ -199,8 +209,8 @@ Result<void> stage(Prefix& prefix, const protocol::InstallRequest& request, cons
     DSI_CHECK(check_whole(prefix, id, request.manifest, manifest));
   }
   if (!send_stage(wire, "staged")) return fail("the head left before the switch");
-  result.ops = probe_ops(prefix.releases().path_of(id), manifest, {},
-                         probe_settings(request.torch_folders, request.probe_timeout_s));
+  trial = try_ops(prefix, id, manifest, request, false);
+  result.ops = trial.rows;
   if (!send_stage(wire, "probed")) return fail("the head left before the switch");
   if (request.strict) DSI_CHECK(check_strict(result.ops));
   // Probing may have taken a minute. Nobody would learn of a switch now.
@@ -231,7 +241,8 @@ Result<void> install_locked(const std::string& path, const protocol::InstallRequ
   if (from == id) return refresh(prefix, request, id, manifest, wire, result);
 
   bool built = false;
-  if (auto staged = stage(prefix, request, id, manifest, wire, result, built); !staged) {
+  Trial trial;
+  if (auto staged = stage(prefix, request, id, manifest, wire, result, built, trial); !staged) {
     take_back(prefix, id, built, wire.head_left());
     return staged;
   }
@@ -239,6 +250,7 @@ Result<void> install_locked(const std::string& path, const protocol::InstallRequ
   result.result = "installed";
   send_stage(wire, "switched");
   send_note(wire, prefix.record("install", from, id));
+  send_note(wire, remember(prefix, trial));
   send_note(wire, prefix.prune());
   return {};
 }
@@ -267,8 +279,8 @@ Result<void> rollback_locked(const std::string& path, const protocol::RollbackRe
   result.result = "rolled-back";
   send_stage(wire, "switched");
   send_note(wire, prefix.record("rollback", from, to));
-  result.ops = probe_ops(prefix.releases().path_of(to), manifest, {},
-                         probe_settings(request.torch_folders, request.probe_timeout_s));
+  result.ops = probe(prefix.releases().path_of(to), manifest, {}, request.torch_folders,
+                     request.probe_timeout_s);
   send_stage(wire, "probed");
   return {};
 }
@@ -293,8 +305,8 @@ Result<void> report_found(const std::string& path, const std::string& id,
   DSI_TRY(std::string text, manifest_text(release, id));
   DSI_TRY(Manifest manifest, parse_release(text));
   std::vector<Damage> damage = find_damage(release, manifest, text);
-  result.ops = probe_ops(release.path(), manifest, damage,
-                         probe_settings(request.torch_folders, request.probe_timeout_s));
+  result.ops =
+      probe(release.path(), manifest, damage, request.torch_folders, request.probe_timeout_s);
   result.result = "reported";
   // Damage that no op's row tells of.
   for (const Damage& one : damage) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "orchestrator/agent/release.h"
+#include "orchestrator/agent/remembered.h"
 #include "orchestrator/base/deadline.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
@@ -24,14 +25,6 @@ constexpr std::size_t kHistory = 20;
 // An upload or an agent that is put into the store before its lock is taken is left alone for so
 // long: another run may be about to start it.
 constexpr std::time_t kUploadAge = 3600;
-
-std::string now() {
-  std::time_t seconds = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
 
 std::string text_of(const json& object, const char* key) {
   auto at = object.find(key);
@@ -117,7 +110,7 @@ Result<UniqueFd> take_lock(const Folder& root, const Requester& requester,
       continue;
     }
     std::string text =
-        json{{"run", requester.run}, {"by", requester.by}, {"pid", ::getpid()}, {"time", now()}}
+        json{{"run", requester.run}, {"by", requester.by}, {"pid", ::getpid()}, {"time", utc_now()}}
             .dump(-1, ' ', false, json::error_handler_t::replace) +
         "\n";
     // Who holds it is for people: on a full disk the lock is a lock without it.
@@ -133,6 +126,14 @@ Releases find_releases(const std::string& prefix) {
   if (!root) return {};
   auto releases = root->folder("releases");
   return releases ? find_releases(*root, *releases) : Releases{};
+}
+
+std::string utc_now() {
+  std::time_t seconds = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
 std::string store_name(const std::string& digest, mode_t mode) {
@@ -177,7 +178,8 @@ Prefix::~Prefix() {
 void Prefix::remove_leftovers() {
   // What cannot be removed (an immutable file) is in nobody's way until its very name is needed,
   // and then the error names it.
-  for (const char* name : {"current.partial", "state.json.partial"}) (void)root_.remove(name);
+  for (const char* name : {"current.partial", "state.json.partial", "probes.json.partial"})
+    (void)root_.remove(name);
   for (const Folder* folder : {&store_, &releases_}) {
     auto names = folder->names();
     if (!names) continue;
@@ -214,7 +216,7 @@ Result<void> Prefix::record(const std::string& action, const std::string& from,
   json history = read_state(root_).value("history", json::array());
   if (!history.is_array()) history = json::array();
   history.push_back({{"action", action},
-                     {"time", now()},
+                     {"time", utc_now()},
                      {"run", requester_.run},
                      {"by", requester_.by},
                      {"from", from},
@@ -290,6 +292,7 @@ Result<void> Prefix::remove_all() {
       DSI_CHECK(store_.remove(name));
     }
   }
+  DSI_CHECK(root_.remove(kRememberedName));
   DSI_CHECK(root_.remove("state.json"));
   there_ = {};
   leave_no_trace();

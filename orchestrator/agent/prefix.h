@@ -5,6 +5,7 @@
 //   store/<sha256>, store/<sha256>.x   whole files; two names because hard links share a mode
 //   releases/<id>/…                    complete, always: made as <id>.partial, renamed when done
 //   current -> releases/<id>           switched by rename
+//   probes.json                        what the last probes found and rest on (remembered.h)
 //   state.json                         who, when, from, to; a record, and the way back
 //   lock                               held by flock for as long as somebody changes anything
 //
@@ -87,6 +88,9 @@ class Prefix {
 
 // Name in the store.
 std::string store_name(const std::string& digest, mode_t mode);
+
+// 2026-11-30T09:05:57Z
+std::string utc_now();
 
 // SHA-256 of this program's file.
 const std::string& own_digest();

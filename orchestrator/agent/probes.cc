@@ -13,9 +13,10 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "orchestrator/agent/child.h"
-#include "orchestrator/agent/torch.h"
+#include "orchestrator/agent/shared_load.h"
 #include "orchestrator/base/deadline.h"
 
 namespace dsi::agent {
@@ -26,6 +27,8 @@ namespace {
 
 constexpr char kProbe[] = "bin/ds-probe";
 constexpr int kMostAtOnce = 8;
+// How long the process that forks the others may take to kill one of them.
+constexpr std::chrono::seconds kKillTime{2};
 
 std::string make_nonce() {
   unsigned char bytes[16];
@@ -74,6 +77,8 @@ struct Answer {
   std::optional<std::string> no_test;
   std::optional<int> code;
   std::string detail;
+  std::vector<std::string> files;
+  bool all_files = false;
 };
 
 Answer read_answer(const std::string& text, const std::string& nonce) {
@@ -93,6 +98,8 @@ Answer read_answer(const std::string& text, const std::string& nonce) {
     if (step == "test") answer.testing = true;
     if (step == "refused") answer.refused = value;
     if (step == "no-test") answer.no_test = value;
+    if (step == "file") answer.files.push_back(std::move(value));
+    if (step == "end") answer.all_files = true;
     if (step == "result") {
       char* tail = nullptr;
       long code = std::strtol(value.c_str(), &tail, 10);
@@ -110,9 +117,8 @@ OpRow with(OpRow row, std::string status, std::string detail) {
 }
 
 // `status`: waitpid's; nothing if the time was up.
-OpRow judge(OpRow row, const ManifestOp& op, const Child& child, const std::string& nonce,
+OpRow judge(OpRow row, const ManifestOp& op, const Answer& answer, const Output& output,
             std::optional<int> status, std::chrono::seconds timeout, const Torch& torch) {
-  Answer answer = read_answer(child.answer(), nonce);
   if (answer.refused) {
     Verdict verdict = explain_loader(*answer.refused, file_name(op.library));
     // Symbols that torch does not have are the mark of another torch than the one built against.
@@ -146,7 +152,7 @@ OpRow judge(OpRow row, const ManifestOp& op, const Child& child, const std::stri
     return with(std::move(row), "crash",
                 fmt::format("no answer within {} s {}", timeout.count(), where));
   }
-  std::string said = last_line(child.out());
+  std::string said = last_line(output.out());
   if (!said.empty()) said = ": " + said;
   if (!answer.loading) {
     // The probe itself did not come up: the node's C library is too old for it, or it may not run.
@@ -162,13 +168,14 @@ OpRow judge(OpRow row, const ManifestOp& op, const Child& child, const std::stri
                           where, said));
 }
 
-bool needs_torch(const Manifest& manifest) {
-  for (const ManifestOp& op : manifest.ops) {
-    for (const std::string& library : op.needs_libraries) {
-      if (library.starts_with("libtorch") || library.starts_with("libc10")) return true;
-    }
-  }
-  return false;
+bool needs_torch(const ManifestOp& op) {
+  return std::any_of(op.needs_libraries.begin(), op.needs_libraries.end(), is_torch_library);
+}
+
+// Whether the row of a forked process stands: ok, missing, skipped and "no answer" do. The others
+// are rare, and the reason is to be the one that the op has without what was loaded before.
+bool is_final(const Answer& answer, bool timed_out) {
+  return timed_out || answer.code == 0 || answer.code == 2 || answer.code == 3;
 }
 
 // The row's answer without running anything, if there is one.
@@ -219,86 +226,220 @@ Verdict explain_loader(std::string_view text, std::string_view library) {
   return {"incompatible", std::string(text)};
 }
 
-std::vector<OpRow> probe_ops(const std::string& folder, const Manifest& manifest,
-                             const std::vector<Damage>& damage, const ProbeSettings& settings) {
-  struct Task {
-    std::size_t row;
-    const ManifestOp* op;
-  };
-  struct Running {
-    Task task;
-    Child child;
-    std::string nonce;
-    Deadline deadline;
-  };
-  std::vector<OpRow> rows;
-  std::vector<Task> waiting;
-  for (const ManifestOp& op : manifest.ops) {
-    std::vector<std::string> devices = op.devices;
-    if (devices.empty()) devices.emplace_back("cpu");
-    for (const std::string& device : devices) {
-      auto verdict = decided(op, manifest, damage);
-      if (!verdict) waiting.push_back({rows.size(), &op});
-      rows.push_back(
-          {op.name, verdict ? verdict->status : "", device, verdict ? verdict->detail : ""});
+Surroundings look_around(const Manifest& manifest, const std::vector<std::string>& torch_folders) {
+  Surroundings found;
+  if (std::any_of(manifest.ops.begin(), manifest.ops.end(), needs_torch)) {
+    found.torch = find_torch(torch_folders);
+  }
+  if (found.torch.needs_path) found.library_path = found.torch.folder;
+  if (const char* before = std::getenv("LD_LIBRARY_PATH"); before != nullptr && *before != 0) {
+    found.library_path += (found.library_path.empty() ? "" : ":") + std::string(before);
+  }
+  return found;
+}
+
+namespace {
+
+struct Task {
+  std::size_t row;
+  const ManifestOp* op;
+  bool shared;  // To be forked, if that works.
+};
+
+struct Running {
+  Task task;
+  std::string nonce;
+  Deadline deadline;
+  std::optional<Child> own;          // Either a process of its own
+  std::shared_ptr<ForkedOp> forked;  // or a forked one.
+  bool timed_out = false;
+
+  Output& output() { return own ? own->output() : forked->output; }
+  std::optional<int> ended() { return own ? own->ended() : forked->status; }
+};
+
+class Probing {
+ public:
+  Probing(const std::string& folder, const Manifest& manifest, const Surroundings& surroundings,
+          std::chrono::seconds timeout)
+      : folder_(folder),
+        manifest_(manifest),
+        surroundings_(surroundings),
+        timeout_(std::max(std::chrono::seconds(1), timeout)) {
+    // Threads that wait in a loop for each other would slow down the neighbours' probes.
+    environment_ = {"OMP_WAIT_POLICY=passive", "LC_ALL=C"};
+    if (!surroundings.library_path.empty()) {
+      environment_.push_back("LD_LIBRARY_PATH=" + surroundings.library_path);
+    }
+    int cores = processors();
+    at_once_ = static_cast<std::size_t>(std::min(cores, kMostAtOnce));
+    // Each thread's time counts; wall time is what the deadline is for.
+    cpu_seconds_ = static_cast<unsigned long>((timeout_.count() + 1) * cores);
+  }
+
+  std::vector<Probed> run(const std::vector<Damage>& damage, const std::vector<OpRow>& known) {
+    list_rows(damage, known);
+    share();
+    while (!waiting_.empty() || !running_.empty()) {
+      fill_up();
+      wait();
+      if (shared_) shared_->update();
+      for (auto one = running_.begin(); one != running_.end();) {
+        one = look_at(*one) ? running_.erase(one) : std::next(one);
+      }
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  void list_rows(const std::vector<Damage>& damage, const std::vector<OpRow>& known) {
+    for (const ManifestOp& op : manifest_.ops) {
+      std::vector<std::string> devices = op.devices;
+      if (devices.empty()) devices.emplace_back("cpu");
+      for (const std::string& device : devices) {
+        auto verdict = decided(op, manifest_, damage);
+        auto same = std::find_if(known.begin(), known.end(), [&](const OpRow& row) {
+          return row.op == op.name && row.device == device;
+        });
+        OpRow row{op.name, "", device, ""};
+        if (verdict) {
+          row = with(std::move(row), verdict->status, verdict->detail);
+        } else if (same != known.end()) {
+          row = *same;
+        } else {
+          waiting_.push_back({rows_.size(), &op, needs_torch(op)});
+        }
+        rows_.push_back({std::move(row), {}});
+      }
     }
   }
-  if (waiting.empty()) return rows;
-  std::reverse(waiting.begin(), waiting.end());  // Taken from the back.
 
-  Torch torch = needs_torch(manifest) ? find_torch(settings.torch_folders) : Torch{};
-  std::string path = torch.needs_path ? torch.folder : std::string();
-  if (const char* before = std::getenv("LD_LIBRARY_PATH"); before != nullptr && *before != 0) {
-    path += (path.empty() ? "" : ":") + std::string(before);
+  // Starts to load what more than one op needs.
+  void share() {
+    std::set<std::string> libraries;
+    auto shared =
+        std::count_if(waiting_.begin(), waiting_.end(), [](const Task& one) { return one.shared; });
+    if (shared < 2) return give_up_sharing();
+    for (const Task& task : waiting_) {
+      if (!task.shared) continue;
+      libraries.insert(task.op->needs_libraries.begin(), task.op->needs_libraries.end());
+    }
+    shared_.emplace(folder_ + "/" + kProbe, libraries, environment_, cpu_seconds_,
+                    Deadline::after(timeout_));
   }
-  int cores = processors();
-  std::size_t at_once = static_cast<std::size_t>(std::min(cores, kMostAtOnce));
-  auto seconds = static_cast<unsigned long>(std::max<long>(1, settings.timeout.count()));
 
-  std::list<Running> running;
-  while (!waiting.empty() || !running.empty()) {
-    while (!waiting.empty() && running.size() < at_once) {
-      Task task = waiting.back();
-      waiting.pop_back();
-      OpRow& row = rows[task.row];
-      std::string nonce = make_nonce();
+  void give_up_sharing() {
+    shared_.reset();
+    for (Task& task : waiting_) task.shared = false;
+  }
+
+  void fill_up() {
+    if (shared_ && shared_->state() == SharedLoad::State::failed) give_up_sharing();
+    bool loading = shared_ && shared_->state() == SharedLoad::State::loading;
+    for (auto task = waiting_.begin(); task != waiting_.end();) {
+      // Loading takes a processor as an op does.
+      if (running_.size() + (loading ? 1 : 0) >= at_once_ && !running_.empty()) return;
+      if (task->shared && loading) {
+        ++task;
+        continue;
+      }
+      Task next = *task;
+      task = waiting_.erase(task);
+      start(next);
+      if (shared_ && shared_->state() == SharedLoad::State::failed) return;
+    }
+  }
+
+  void start(const Task& task) {
+    OpRow& row = rows_[task.row].row;
+    std::string library = folder_ + "/" + task.op->library;
+    Running one{task, make_nonce(), Deadline::after(timeout_), {}, {}};
+    if (task.shared && shared_->has(task.op->needs_libraries)) {
+      one.forked = shared_->start(library, row.op, row.device, one.nonce);
+    } else {
       ChildSpec spec;
-      spec.argv = {folder + "/" + kProbe, folder + "/" + task.op->library, row.op, row.device};
-      // Threads that wait in a loop for each other would slow down the neighbours' probes.
-      spec.environment = {"DS_PROBE_NONCE=" + nonce, "OMP_WAIT_POLICY=passive", "LC_ALL=C"};
-      if (!path.empty()) spec.environment.push_back("LD_LIBRARY_PATH=" + path);
-      // Each thread's time counts; wall time is what the deadline is for.
-      spec.cpu_seconds = (seconds + 1) * static_cast<unsigned long>(cores);
+      spec.argv = {folder_ + "/" + kProbe, library, row.op, row.device};
+      spec.environment = environment_;
+      spec.environment.push_back("DS_PROBE_NONCE=" + one.nonce);
+      spec.cpu_seconds = cpu_seconds_;
       auto child = Child::start(spec);
       if (!child) {
         row = with(row, "skipped", child.error().what);
-        continue;
+        return;
       }
-      running.push_back({task, *std::move(child), std::move(nonce),
-                         Deadline::after(std::chrono::seconds(seconds))});
+      one.own.emplace(*std::move(child));
     }
+    running_.push_back(std::move(one));
+  }
+
+  void wait() {
     std::vector<pollfd> fds;
-    for (const Running& one : running) {
-      fds.push_back({one.child.out_fd(), POLLIN, 0});
-      fds.push_back({one.child.answer_fd(), POLLIN, 0});
+    for (Running& one : running_) {
+      fds.push_back({one.output().out_fd(), POLLIN, 0});
+      fds.push_back({one.output().answer_fd(), POLLIN, 0});
     }
+    if (shared_) fds.push_back({shared_->fd(), POLLIN, 0});
     // The end of a process is noticed by the end of its pipes; 20 ms are for one that closed them.
     ::poll(fds.data(), fds.size(), 20);
-    for (auto one = running.begin(); one != running.end();) {
-      one->child.drain();
-      auto status = one->child.ended();
-      if (!status && !one->deadline.passed()) {
-        ++one;
-        continue;
-      }
-      one->child.drain();
-      OpRow& row = rows[one->task.row];
-      row = judge(row, *one->task.op, one->child, one->nonce, status, std::chrono::seconds(seconds),
-                  torch);
-      one = running.erase(one);
-    }
   }
-  return rows;
+
+  // True when it is done with.
+  bool look_at(Running& one) {
+    one.output().drain();
+    auto status = one.ended();
+    bool sharing = shared_ && shared_->state() == SharedLoad::State::ready;
+    if (!status && one.forked && !sharing) {
+      return try_alone(one.task);
+    }
+    if (!status && !one.deadline.passed()) return false;
+    if (!status && one.forked) {
+      // Only a process that is killed when asked to has told the truth about this op: it may
+      // be the one that forks which was stopped, and not the op that is slow.
+      if (!one.timed_out && one.forked->pid > 0) {
+        one.timed_out = true;
+        one.deadline = Deadline::after(kKillTime);
+        shared_->kill(*one.forked);
+        return false;
+      }
+      shared_->abandon();
+      return try_alone(one.task);
+    }
+    one.output().drain();
+    if (one.timed_out) status.reset();
+    Answer answer = read_answer(one.output().answer(), one.nonce);
+    if (one.forked && !is_final(answer, one.timed_out)) return try_alone(one.task);
+    Probed& probed = rows_[one.task.row];
+    probed.row = judge(probed.row, *one.task.op, answer, one.output(), status, timeout_,
+                       surroundings_.torch);
+    if (probed.row.status == "ok" && answer.all_files) probed.files = std::move(answer.files);
+    return true;
+  }
+
+  bool try_alone(Task task) {
+    task.shared = false;
+    waiting_.push_front(task);
+    return true;
+  }
+
+  const std::string& folder_;
+  const Manifest& manifest_;
+  const Surroundings& surroundings_;
+  std::chrono::seconds timeout_;
+  std::vector<std::string> environment_;
+  std::size_t at_once_ = 1;
+  unsigned long cpu_seconds_ = 0;
+  std::vector<Probed> rows_;
+  std::list<Task> waiting_;
+  std::optional<SharedLoad> shared_;
+  std::list<Running> running_;
+};
+
+}  // namespace
+
+std::vector<Probed> probe_ops(const std::string& folder, const Manifest& manifest,
+                              const std::vector<Damage>& damage, const Surroundings& surroundings,
+                              std::chrono::seconds timeout, const std::vector<OpRow>& known) {
+  return Probing(folder, manifest, surroundings, timeout).run(damage, known);
 }
 
 }  // namespace dsi::agent
