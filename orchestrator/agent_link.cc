@@ -78,11 +78,18 @@ protocol::Facts read_facts(const std::map<std::string, std::string>& rows) {
 }  // namespace
 
 Result<AgentBinary> AgentBinary::load(const std::filesystem::path& path) {
-  AgentBinary agent;
-  DSI_TRY(agent.bytes, read_file(path));
-  agent.digest = sha256_hex(agent.bytes);
-  DSI_TRY(agent.gzip, gzip_compress(agent.bytes));
-  return agent;
+  DSI_TRY(std::string bytes, read_file(path));
+  std::string digest = sha256_hex(bytes);
+  return AgentBinary(std::move(digest), std::move(bytes));
+}
+
+Result<std::shared_ptr<const std::string>> AgentBinary::gzip() const {
+  std::lock_guard lock(compressed_->mutex);
+  if (!compressed_->bytes) {
+    DSI_TRY(std::string bytes, gzip_compress(bytes_));
+    compressed_->bytes = std::make_shared<const std::string>(std::move(bytes));
+  }
+  return compressed_->bytes;
 }
 
 bool is_safe_prefix(std::string_view prefix) {
@@ -106,14 +113,14 @@ std::string look_command(const AgentStart& start, const AgentBinary& agent) {
                                       "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
                                       "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
                                       "command -v gzip >/dev/null 2>&1 && echo gzip=1; echo end=",
-                                      agent.digest, start.nonce));
+                                      agent.digest(), start.nonce));
 }
 
-std::string bring_command(const AgentStart& start, const AgentBinary& agent, bool gzip) {
+std::string bring_command(const AgentStart& start, const AgentBinary& agent, std::size_t wire_size,
+                          bool gzip) {
   // `head -c` takes exactly the binary and leaves the stream to the agent it starts; the head sends
   // nothing more before the greeting, so a `head` that reads ahead does no harm.
-  std::string take = gzip ? fmt::format("head -c {} | gzip -dc", agent.gzip.size())
-                          : fmt::format("head -c {}", agent.bytes.size());
+  std::string take = fmt::format("head -c {}{}", wire_size, gzip ? " | gzip -dc" : "");
   return through_login_shell(
       start, set_prefix(start) +
                  fmt::format("umask 022; mkdir -p \"$p/store\" || exit 90; "
@@ -121,7 +128,7 @@ std::string bring_command(const AgentStart& start, const AgentBinary& agent, boo
                              "{2} >\"$t\" || x 91; chmod 755 \"$t\" || x 91; "
                              "\"$t\" adopt {0} \"$p/store/{0}.x\" || x 92; "
                              "exec \"$p/store/{0}.x\" serve {1} \"$p\"",
-                             agent.digest, start.nonce, take));
+                             agent.digest(), start.nonce, take));
 }
 
 Error AgentLink::gone(std::string what) {

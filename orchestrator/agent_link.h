@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "orchestrator/agent/protocol.h"
@@ -15,13 +16,28 @@
 
 namespace dsi {
 
-// The agent's binary for the nodes, read once for a run.
-struct AgentBinary {
-  std::string digest;  // SHA-256
-  std::string bytes;
-  std::string gzip;  // The same for the wire: every system has gzip, few have zstd.
-
+// The agent's binary for the nodes, read once for a run. Thread-safe.
+class AgentBinary {
+ public:
+  AgentBinary(std::string digest, std::string bytes)
+      : digest_(std::move(digest)), bytes_(std::move(bytes)) {}
   static Result<AgentBinary> load(const std::filesystem::path& path);
+
+  const std::string& digest() const { return digest_; }  // SHA-256
+  const std::string& bytes() const { return bytes_; }
+
+  // The same for the wire: every system has gzip, few have zstd. Made for the first host that asks,
+  // because most runs meet only hosts that have the agent.
+  Result<std::shared_ptr<const std::string>> gzip() const;
+
+ private:
+  std::string digest_;
+  std::string bytes_;
+  struct Compressed {
+    std::mutex mutex;
+    std::shared_ptr<const std::string> bytes;
+  };
+  std::shared_ptr<Compressed> compressed_ = std::make_shared<Compressed>();
 };
 
 // How to start an agent on a host.
@@ -38,8 +54,10 @@ bool is_safe_prefix(std::string_view prefix);
 // (DSI0 <nonce>, then key=value lines) and changes nothing.
 std::string look_command(const AgentStart& start, const AgentBinary& agent);
 
-// The command that takes the agent from standard input, stores it and starts it.
-std::string bring_command(const AgentStart& start, const AgentBinary& agent, bool gzip);
+// The command that takes the agent from standard input, stores it and starts it. `wire_size` bytes
+// come, compressed by gzip or as they are.
+std::string bring_command(const AgentStart& start, const AgentBinary& agent, std::size_t wire_size,
+                          bool gzip);
 
 // Belongs to one thread at a time.
 class AgentLink {

@@ -71,13 +71,17 @@ tl::unexpected<HostFailure> failed(Error error) {
 Result<void> ensure_agent(Session& session, const RunContext& run) {
   if (session.agent) return {};
   session.start.nonce = make_nonce();
+  std::shared_ptr<const std::string> compressed;
+  if (session.gzip) {
+    DSI_TRY(compressed, run.agent.gzip());
+  }
+  const std::string& bytes = compressed ? *compressed : run.agent.bytes();
   DSI_TRY(std::unique_ptr<Channel> channel,
-          session.remote->exec(bring_command(session.start, run.agent, session.gzip),
+          session.remote->exec(bring_command(session.start, run.agent, bytes.size(), session.gzip),
                                stall_deadline(run)));
   auto agent =
-      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest);
+      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest());
   session.transcript.push_back("brings the agent");
-  const std::string& bytes = session.gzip ? run.agent.gzip : run.agent.bytes;
   constexpr std::size_t kPiece = 128 * 1024;
   for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
     std::string_view piece = std::string_view(bytes).substr(at, kPiece);
@@ -233,7 +237,7 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   auto channel = session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
   if (!channel) return failed(channel.error());
   auto agent =
-      std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest);
+      std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest());
   auto greeting = agent->greet(stall_deadline(run));
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;

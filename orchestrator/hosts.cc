@@ -22,7 +22,8 @@ Result<HostList> checked(ParsedHosts parsed, std::string source, Progress& progr
   std::string errors;
   for (const Diagnostic& diagnostic : parsed.diagnostics) {
     if (diagnostic.severity == Diagnostic::kError) {
-      errors += (errors.empty() ? "" : "\n") + to_string(diagnostic);
+      if (!errors.empty()) errors += '\n';
+      errors += to_string(diagnostic);
     } else {
       progress.warning(to_string(diagnostic));
     }

@@ -103,7 +103,7 @@ fs::path remembered_release(const World& world, const BuildRequest& request,
   for (const std::string& op : request.ops) names += op + ",";
   std::string probe = sha256_file(world.folders.probe).value_or("");
   return build_folder(world.folders.cache, request, sources) /
-         ("release-" + sha256_hex(names + agent.digest + probe + DSI_VERSION).substr(0, 16));
+         ("release-" + sha256_hex(names + agent.digest() + probe + DSI_VERSION).substr(0, 16));
 }
 
 Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,

@@ -14,10 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 AgentBinary some_agent() {
-  AgentBinary agent;
-  agent.digest = std::string(64, 'd');
-  agent.bytes = "binary";
-  return agent;
+  return {std::string(64, 'd'), "binary"};
 }
 
 std::string through(const std::string& shell, const std::string& command) {
@@ -72,8 +69,8 @@ INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
 TEST(AgentLink, Commands_hold_nothing_that_a_login_shell_could_read_its_own_way) {
   AgentStart start{"abc123", "/opt/ds ops", true};
   for (const std::string& command :
-       {look_command(start, some_agent()), bring_command(start, some_agent(), true),
-        bring_command(start, some_agent(), false)}) {
+       {look_command(start, some_agent()), bring_command(start, some_agent(), 6, true),
+        bring_command(start, some_agent(), 6, false)}) {
     EXPECT_EQ(std::count(command.begin(), command.end(), '\''), 2) << command;
     EXPECT_EQ(command.find_first_of("\\!\n"), std::string::npos) << command;
     EXPECT_EQ(command.find("exec sudo -n -H /bin/sh -c '"), 0u);
