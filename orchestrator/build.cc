@@ -53,11 +53,12 @@ Result<void> hash_folder(const fs::path& folder, Sha256& hash) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
+    const std::string name = it->path().filename().string();
     if (it->is_directory() &&
-        (it->path().filename() == "tests" || it->path().filename() == "build" ||
-         it->path().filename().string().starts_with("."))) {
+        (name == "tests" || name == "bench" || name == "build" || name.starts_with("."))) {
       it.disable_recursion_pending();
-    } else if (it->is_regular_file() && is_source(it->path())) {
+    } else if (it->is_regular_file() && is_source(it->path()) &&
+               it->path().stem().string().find("_test") == std::string::npos) {
       files.push_back(it->path());
     }
   }
