@@ -64,9 +64,8 @@ std::string who_runs() {
 const char* name_of(CommandKind command) {
   switch (command) {
     case CommandKind::kInstall:
+    case CommandKind::kPlan:  // What it plans.
       return "install";
-    case CommandKind::kPlan:
-      return "install";  // What it plans.
     case CommandKind::kBuild:
       return "build";
     case CommandKind::kReport:

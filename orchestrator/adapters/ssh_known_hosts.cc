@@ -259,9 +259,11 @@ std::string host_key_algorithms(const std::vector<KnownKey>& on_record) {
   std::string known;
   std::string others;
   for (const auto& [type, algorithms] : usual) {
-    bool on_list = std::any_of(on_record.begin(), on_record.end(), [&](const KnownKey& key) {
-      return key.marker == KnownKey::Marker::kHost && key.type == type;
-    });
+    // A copy: clang does not capture structured bindings before C++20's last correction.
+    bool on_list =
+        std::any_of(on_record.begin(), on_record.end(), [wanted = type](const KnownKey& key) {
+          return key.marker == KnownKey::Marker::kHost && key.type == wanted;
+        });
     std::string& list = on_list ? known : others;
     list += (list.empty() ? "" : ",") + algorithms;
   }

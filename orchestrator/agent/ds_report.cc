@@ -153,7 +153,9 @@ void print_text(const HostResult& result, const Manifest& manifest, const protoc
 
 void print_json(const HostResult& result, const Manifest& manifest, const protocol::Facts& facts,
                 int exit_code) {
-  auto row = [](json object) { say(object.dump(-1, ' ', false, json::error_handler_t::replace)); };
+  auto row = [](const json& object) {
+    say(object.dump(-1, ' ', false, json::error_handler_t::replace));
+  };
   row({{"type", "version"}, {"version", 1}});
   json host = {{"type", "host"},
                {"host", facts.host_name},

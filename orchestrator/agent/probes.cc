@@ -98,7 +98,7 @@ Answer read_answer(const std::string& text, const std::string& nonce) {
     if (step == "test") answer.testing = true;
     if (step == "refused") answer.refused = value;
     if (step == "no-test") answer.no_test = value;
-    if (step == "file") answer.files.push_back(std::move(value));
+    if (step == "file") answer.files.push_back(value);
     if (step == "end") answer.all_files = true;
     if (step == "result") {
       char* tail = nullptr;

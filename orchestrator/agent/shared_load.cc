@@ -125,9 +125,10 @@ std::shared_ptr<ForkedOp> SharedLoad::start(const std::string& library, const st
   UniqueFd out;
   UniqueFd answer;
   auto output = Output::make(out, answer);
-  if (output) forked->output = *std::move(output);
+  bool open = output.has_value();
+  if (open) forked->output = *std::move(output);
   ops_.push_back(forked);
-  if (!output || !send({"run", library, op, device, nonce}, {out.get(), answer.get()})) abandon();
+  if (!open || !send({"run", library, op, device, nonce}, {out.get(), answer.get()})) abandon();
   return forked;
 }
 
