@@ -52,8 +52,8 @@ fs::path python_torch(ProcessRunner& processes, std::stop_token stop) {
 Result<Torch> inspect_torch(const fs::path& prefix) {
   Torch torch;
   torch.prefix = prefix;
-  for (fs::path folder : {prefix / "lib", prefix / "lib64", prefix / "lib/x86_64-linux-gnu",
-                          prefix / "lib/aarch64-linux-gnu"}) {
+  for (const fs::path& folder : {prefix / "lib", prefix / "lib64", prefix / "lib/x86_64-linux-gnu",
+                                 prefix / "lib/aarch64-linux-gnu"}) {
     if (fs::exists(folder / "libtorch_cpu.so")) {
       torch.library = folder;
       break;
