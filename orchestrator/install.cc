@@ -246,19 +246,20 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
     todo.push_back(i);
   }
   std::atomic<std::size_t> done{0};
+  Ticker ticker(world.progress, std::string(verb), [&] {
+    return fmt::format("{}/{} hosts, {}", done.load(), todo.size(), traffic_text(run.traffic));
+  });
   parallel_for(
       todo.size(), static_cast<std::size_t>(run.options.fanout), world.drain, [&](std::size_t k) {
         std::size_t i = todo[k];
         rows[i] = work(*survey.sessions[i]);
-        world.progress.update(
-            verb, fmt::format("{}/{} hosts, {}", ++done, todo.size(), traffic_text(run.traffic)));
+        ++done;
         world.progress.detail(1, fmt::format("{}: {} in {:.2f} s", rows[i].host,
                                              to_string(rows[i].status), rows[i].seconds.count()));
         for (const std::string& line : survey.sessions[i]->transcript) {
           world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
         }
       });
-  world.progress.clear();
   return rows;
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 
 #include "orchestrator/text.h"
 
@@ -116,6 +118,25 @@ void Progress::clear() {
     erase(state);
     state.shown.clear();
   });
+}
+
+Ticker::Ticker(Progress& progress, std::string verb, std::function<std::string()> text)
+    : progress_(progress), verb_(std::move(verb)), text_(std::move(text)) {
+  progress_.update(verb_, text_());
+  thread_ = std::jthread([this](const std::stop_token& ended) {
+    std::mutex mutex;
+    std::condition_variable_any ring;
+    std::unique_lock lock(mutex);
+    while (!ring.wait_for(lock, ended, kRedraw, [&] { return ended.stop_requested(); })) {
+      progress_.update(verb_, text_());
+    }
+  });
+}
+
+Ticker::~Ticker() {
+  thread_.request_stop();
+  thread_.join();
+  progress_.clear();
 }
 
 }  // namespace dsi

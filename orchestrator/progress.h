@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "orchestrator/base/sync.h"
 #include "orchestrator/terminal.h"
@@ -43,6 +45,20 @@ class Progress {
   void erase(State& state);
   Settings settings_;
   Sync<State> state_;
+};
+
+// Keeps the changing line alive while others work: asks for its text ten times a second, in a
+// thread of its own, until it goes out of scope. `text` must be safe to call from there.
+class Ticker {
+ public:
+  Ticker(Progress& progress, std::string verb, std::function<std::string()> text);
+  ~Ticker();  // Shows the last state and takes the line away.
+
+ private:
+  Progress& progress_;
+  std::string verb_;
+  std::function<std::string()> text_;
+  std::jthread thread_;
 };
 
 }  // namespace dsi

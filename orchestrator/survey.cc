@@ -14,6 +14,8 @@ Survey survey_hosts(const std::vector<Host>& hosts, const RunContext& run, Progr
     survey.rows[i].error = {"interrupted before it was asked", ""};
   }
   std::atomic<std::size_t> done{0};
+  Ticker ticker(progress, "Connecting",
+                [&] { return fmt::format("{}/{} hosts", done.load(), hosts.size()); });
   parallel_for(hosts.size(), static_cast<std::size_t>(run.options.fanout), drain,
                [&](std::size_t i) {
                  SurveyRow& row = survey.rows[i];
@@ -26,9 +28,8 @@ Survey survey_hosts(const std::vector<Host>& hosts, const RunContext& run, Progr
                    row.status = session.error().status;
                    row.error = session.error().error;
                  }
-                 progress.update("Connecting", fmt::format("{}/{} hosts", ++done, hosts.size()));
+                 ++done;
                });
-  progress.clear();
   return survey;
 }
 

@@ -251,5 +251,23 @@ TEST(Progress, NO_COLOR_takes_the_colour_and_TERM_dumb_the_redrawing_too) {
   EXPECT_EQ(s.width, 80);
 }
 
+TEST(Ticker, Shows_what_changes_while_nobody_calls_and_takes_the_line_away) {
+  const Stream stream = Stream::terminal(80);
+  std::atomic<int> done{0};
+  {
+    Progress progress(settings(stream, true));
+    Ticker ticker(progress, "Installing", [&] { return std::to_string(done.load()) + "/2 hosts"; });
+    EXPECT_THAT(stream.text(), HasSubstr("0/2 hosts"));
+    done = 1;
+    std::string seen;
+    for (int i = 0; i < 100 && seen.find("1/2 hosts") == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      seen += stream.text();
+    }
+    EXPECT_THAT(seen, HasSubstr("1/2 hosts"));
+  }
+  EXPECT_THAT(stream.text(), testing::EndsWith("\r\x1b[K"));
+}
+
 }  // namespace
 }  // namespace dsi
