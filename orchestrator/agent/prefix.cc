@@ -74,13 +74,25 @@ bool is_young(const struct stat& status) {
   return status.st_ctime > std::time(nullptr) - kUploadAge;
 }
 
-std::string describe_holder(const Folder& root) {
+json read_holder(const Folder& root) {
   auto text = root.read_file("lock");
-  json holder = text ? json::parse(*text, nullptr, false) : json();
+  return text ? json::parse(*text, nullptr, false) : json();
+}
+
+std::string describe_holder(const Folder& root) {
+  json holder = read_holder(root);
   if (!holder.is_object()) return "another run";
   return fmt::format("run {} of {} (process {}, since {})", text_of(holder, "run"),
                      text_of(holder, "by"), holder.value("pid", json(0)).dump(),
                      text_of(holder, "time"));
+}
+
+// True if the lock is held for another host of the same run: hosts that share this prefix, a home
+// folder on NFS above all. One of them writes and the others wait their turn, however many they
+// are.
+bool is_held_by_own_run(const Folder& root, const Requester& requester) {
+  json holder = read_holder(root);
+  return holder.is_object() && text_of(holder, "run") == requester.run;
 }
 
 // Waits for the lock. The file may be removed by an uninstall while it is waited for: then what was
@@ -95,6 +107,11 @@ Result<UniqueFd> take_lock(const Folder& root, const Requester& requester,
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) {
         return fail_system(errno, fmt::format("cannot lock {}", root.path_of("lock")));
+      }
+      if (deadline.passed() && is_held_by_own_run(root, requester)) {
+        // A sign of life for the head, which has a deadline of its own.
+        if (!wire.send("stage", {{"stage", "waiting"}})) return fail("the head left");
+        deadline = Deadline::after(wait);
       }
       if (deadline.passed()) {
         return fail_with_help(fmt::format("{} is locked by {}", root.path(), describe_holder(root)),

@@ -21,6 +21,7 @@
 //                                           ←   file {digest, size, wire_size}, D, D, ... for each need
 //                                           ←   commit {}
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
+//   stage {stage: "waiting"}                →      (for another host of this run that shares the prefix)
 //   stage {stage: "note", what, help}       →      (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 // clang-format on

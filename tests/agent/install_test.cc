@@ -603,6 +603,32 @@ TEST_F(AgentTest, A_held_lock_is_waited_for_and_its_holder_is_named) {
   EXPECT_EQ(install(release, impatient), "installed") << last_.error.what;
 }
 
+TEST_F(AgentTest, A_host_that_shares_the_prefix_waits_for_its_own_run_however_long_it_takes) {
+  TestRelease release = make_release("1");
+  Head first(DSI_AGENT, prefix_);
+  protocol::InstallRequest request;
+  request.manifest = release.text();
+  request.run = "run-7";
+  request.lock_timeout_s = 1;
+  first.send("install", request);
+  ASSERT_EQ(first.receive()->type, "need");
+
+  Head second(DSI_AGENT, prefix_);
+  second.send("install", request);
+  for (int i = 0; i < 2; ++i) {
+    auto waiting = second.receive();
+    ASSERT_TRUE(waiting);
+    ASSERT_EQ(waiting->type, "stage") << waiting->body;
+    EXPECT_EQ(waiting->body.at("stage"), "waiting");
+  }
+  first.leave();
+  first.wait();
+  auto need = second.receive();
+  while (need && need->type == "stage") need = second.receive();
+  ASSERT_TRUE(need);
+  EXPECT_EQ(need->type, "need") << need->body;
+}
+
 TEST_F(AgentTest, A_head_that_leaves_while_waiting_for_the_lock_is_noticed) {
   Head first(DSI_AGENT, prefix_);
   protocol::InstallRequest request;
