@@ -167,7 +167,7 @@ void print_json(const HostResult& result, const Manifest& manifest, const protoc
   if (!result.error.what.empty()) {
     host["error"] = {{"what", result.error.what}, {"help", result.error.help}};
   }
-  row(std::move(host));
+  row(host);
   std::size_t ok = 0;
   for (const OpRow& op : result.ops) {
     ok += op.status == "ok" ? 1 : 0;
