@@ -370,9 +370,9 @@ void print_reasons(std::ostream& out, const RunReport& report, const Style& styl
   std::map<Alike, std::size_t> entry_of;
   for (const Told& told : of_ops.all()) {
     const Reason& reason = told.hosts.size() == 1 ? told.single : told.folded;
-    Alike alike{reason.help, reason.what, told.hosts};
+    const Alike alike{reason.help, reason.what, told.hosts};
     const auto [place, is_new] = entry_of.emplace(alike, entries.size());
-    if (is_new) entries.push_back({std::move(alike), {}});
+    if (is_new) entries.push_back({alike, {}});
     entries[place->second].second.push_back(printable(reason.subject));
   }
   for (const auto& [alike, ops] : entries) {
