@@ -1,7 +1,6 @@
 #include "orchestrator/cli.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/make_shared.hpp>
 #include <boost/program_options/cmdline.hpp>
 #include <boost/program_options/errors.hpp>
@@ -11,7 +10,9 @@
 #include <charconv>
 #include <optional>
 
+#include "orchestrator/cli_help.h"
 #include "orchestrator/config.h"
+#include "orchestrator/options_table.h"
 #include "orchestrator/text.h"
 
 namespace dsi {
@@ -20,179 +21,16 @@ namespace {
 namespace po = boost::program_options;
 using std::string_view;
 
-constexpr unsigned bit(CommandKind kind) {
-  return 1u << static_cast<unsigned>(kind);
-}
-
-constexpr unsigned kInstall = bit(CommandKind::kInstall) | bit(CommandKind::kPlan);
-constexpr unsigned kBuilding = kInstall | bit(CommandKind::kBuild);
-constexpr unsigned kTesting = kInstall | bit(CommandKind::kReport) | bit(CommandKind::kRollback);
-constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall);
-constexpr unsigned kWithHosts = kOnNodes | bit(CommandKind::kHosts);
-constexpr unsigned kEverywhere = ~0u;
-
-constexpr int kMostSeconds = 24 * 60 * 60;
-
-constexpr std::array<CommandSpec, 7> kCommands = {{
-    {"install", CommandKind::kInstall, "compile the ops, install them on every host (the default)"},
-    {"plan", CommandKind::kPlan, "say what install would do; change nothing"},
-    {"build", CommandKind::kBuild, "compile the ops into a bundle, one file; needs no host"},
-    {"report", CommandKind::kReport, "test what is installed, op by op and host by host"},
-    {"rollback", CommandKind::kRollback, "go back to the release before"},
-    {"uninstall", CommandKind::kUninstall, "take every release off the hosts"},
-    {"hosts", CommandKind::kHosts, "show the hosts that the hostfile names"},
-}};
-
-using G = OptionGroup;
-const OptionSpec kOptions[] = {
-    // install.sh's own names are spelled as there.
-    {"hostfile", 'H', "PATH", &Options::hostfile, G::kHosts, kWithHosts,
-     "the hosts, one a line; by default /job/hostfile, and without that file this machine"},
-    {"hosts", 0, "LIST", &Options::hosts, G::kHosts, kWithHosts,
-     "the hosts themselves: node[01-08],login"},
-    {"local_only", 'l', "", &Options::local_only, G::kHosts, kWithHosts,
-     "this machine only, without SSH"},
-
-    {"ops", 0, "LIST", &Options::ops, G::kBuild, kBuilding, "only these ops: cpu_adam,cpu_lion"},
-    {"ops-dir", 0, "DIR", &Options::ops_folders, G::kBuild, kBuilding,
-     "also the ops in this folder; may be repeated"},
-    {"torch", 0, "PREFIX", &Options::torch, G::kBuild, kTesting | kBuilding,
-     "the torch to use: a folder with include/ and lib/"},
-    {"bundle", 0, "FILE", &Options::bundle, G::kBuild, kInstall,
-     "install this bundle; compile nothing"},
-    {"output", 'o', "PATH", &Options::output, G::kBuild,
-     bit(CommandKind::kBuild) | bit(CommandKind::kExamples),
-     "where build writes the bundle (default ds-ops.tar.zst), or -e its folder", false},
-    {"jobs", 0, "N", &Options::jobs, G::kBuild, kBuilding,
-     "compile N files at once; by default what cores and memory allow", true, 1, 4096},
-    {"keep-going", 0, "", &Options::keep_going, G::kBuild, kBuilding,
-     "if an op does not compile, install the others"},
-    {"clean", 0, "", &Options::clean, G::kBuild, kBuilding, "empty the build cache first"},
-    {"no_clean", 'n', "", &Options::no_clean, G::kBuild, kBuilding,
-     "accepted as in install.sh; the cache is never stale, so it is kept anyway"},
-    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding,
-     "where pip finds packages; used only by DeepSpeed wheels"},
-
-    {"prefix", 0, "PATH", &Options::prefix, G::kNode, kOnNodes,
-     "where it goes; by default /opt/ds-ops for root, else ~/.local/share/ds-ops"},
-    {"pip_sudo", 's', "", &Options::pip_sudo, G::kNode, kOnNodes, "work under sudo on the hosts"},
-    {"fanout", 0, "N", &Options::fanout, G::kNode, kOnNodes, "hosts at once (default 64)", true, 1,
-     4096},
-    {"connect-timeout", 0, "SEC", &Options::connect_timeout, G::kNode, kOnNodes,
-     "until a host must have answered (default 10)", true, 1, kMostSeconds},
-    {"stall-timeout", 0, "SEC", &Options::stall_timeout, G::kNode, kOnNodes,
-     "without progress until a connection is given up (default 30)", true, 1, kMostSeconds},
-    {"probe-timeout", 0, "SEC", &Options::probe_timeout, G::kNode, kTesting,
-     "for the self-test of one op (default 60)", true, 1, kMostSeconds},
-    {"strict", 0, "", &Options::strict, G::kNode, kTesting, "an op that is not ok fails its host"},
-
-    {"json", 0, "", &Options::json, G::kOutput, kWithHosts,
-     "JSON Lines on standard output instead of the report"},
-    {"verbose", 'v', "", &Options::verbose, G::kOutput, kEverywhere,
-     "say more; twice: what the compilers and the hosts say", true, 0, 9},
-
-    {"allow_sudo", 'r', "", &Options::allow_sudo, G::kOther, kEverywhere, "root may run this"},
-    {"config", 0, "FILE", &Options::config, G::kOther, kEverywhere & ~bit(CommandKind::kExamples),
-     "read these options from a YAML file instead of ~/.config/ds-install/config.yaml or "
-     "/etc/ds-install/config.yaml",
-     false},
-    {"dry-run", 0, "", {}, G::kOther, kInstall, "the same as the command plan", false},
-    {"examples",
-     'e',
-     "",
-     {},
-     G::kOther,
-     kInstall | bit(CommandKind::kExamples),
-     "write examples to a folder (default ./ds-install-examples); install nothing",
-     false},
-    {"version", 0, "", {}, G::kOther, kEverywhere, "say the version", false},
-    {"help", 'h', "", {}, G::kOther, kEverywhere, "this, or with a command that command's", false},
-};
-
-constexpr std::array<std::pair<OptionGroup, string_view>, 5> kGroups = {{
-    {G::kHosts, "Which hosts"},
-    {G::kBuild, "What to install"},
-    {G::kNode, "On the hosts"},
-    {G::kOutput, "What is told"},
-    {G::kOther, "Other"},
-}};
-
-struct Conflict {
-  string_view one;
-  string_view other;
-  string_view help;
-};
-constexpr string_view kOneSource = "name the hosts in one way only";
-constexpr string_view kBuildsNothing = "a bundle is installed as it is; leave one of the two out";
-constexpr std::array<Conflict, 10> kConflicts = {{
-    {"local_only", "hostfile", kOneSource},
-    {"local_only", "hosts", kOneSource},
-    {"hostfile", "hosts", kOneSource},
-    {"bundle", "ops", kBuildsNothing},
-    {"bundle", "ops-dir", kBuildsNothing},
-    {"bundle", "torch", kBuildsNothing},
-    {"bundle", "jobs", kBuildsNothing},
-    {"bundle", "keep-going", kBuildsNothing},
-    {"bundle", "clean", kBuildsNothing},
-    {"clean", "no_clean", "--clean empties the build cache, -n keeps it; choose one"},
-}};
-
-constexpr string_view kExamplesOfUse =
-    R"(Compiles every op once and installs it on every host of a hostfile over SSH.
-
-Everyday use:
-  ds-install                                  install on the hosts of /job/hostfile
-  ds-install -H hosts.txt                     ... of this hostfile
-  ds-install --hosts node[01-08]              ... on these hosts
-  ds-install -l                               ... on this machine only
-  ds-install plan -H hosts.txt                say what would be done, change nothing
-  ds-install report -H hosts.txt              does every op work on every host?
-  ds-install build -o ops.tar.zst             compile here, then, where there is no compiler:
-  ds-install --bundle ops.tar.zst             install that
-  ds-install -e                               write examples: hostfile, configuration, programs
-)";
-
-constexpr string_view kExitCodes =
-    R"(Exit codes:
-  0    every host is installed or was up to date
-  1    some host failed or could not be reached, or with --strict some op is not ok
-  2    the command line, the configuration or the hostfile is wrong
-  3    compiling or packing failed; no host was touched
-  4    the hosts cannot take what was asked for; no host was touched
-  130  interrupted
-)";
-
-const CommandSpec* find_command(string_view name) {
-  for (const CommandSpec& command : kCommands) {
-    if (command.name == name) return &command;
-  }
-  return nullptr;
-}
-
 string_view command_name(CommandKind kind) {
-  for (const CommandSpec& command : kCommands) {
+  for (const CommandSpec& command : command_table()) {
     if (command.kind == kind) return command.name;
   }
   return "--examples";
 }
 
-bool takes_value(const OptionSpec& option) {
-  return !option.value.empty();
-}
-
 bool may_repeat(const OptionSpec& option) {
   return !takes_value(option) ||
          std::holds_alternative<std::vector<std::filesystem::path> Options::*>(option.field);
-}
-
-std::string dashed(const OptionSpec& option) {
-  return fmt::format("--{}", option.name);
-}
-
-std::string other_spelling(string_view name) {
-  std::string other(name);
-  for (char& c : other) c = c == '_' ? '-' : c == '-' ? '_' : c;
-  return other;
 }
 
 Result<int> number(const OptionSpec& option, string_view text) {
@@ -242,7 +80,7 @@ struct Typed {
 
 po::options_description boost_description() {
   po::options_description description;
-  for (const OptionSpec& option : kOptions) {
+  for (const OptionSpec& option : option_table()) {
     std::string names(option.name);
     const std::string other = other_spelling(option.name);
     if (other != option.name) names += "," + other;
@@ -278,7 +116,8 @@ bool is_forgotten_value(const po::option& found) {
   const std::string& word = found.value[0];
   if (word.starts_with("--")) return find_option(word.substr(2, word.find('=') - 2)) != nullptr;
   if (word.size() != 2 || word[0] != '-') return false;
-  return std::any_of(std::begin(kOptions), std::end(kOptions),
+  const std::span<const OptionSpec> options = option_table();
+  return std::any_of(options.begin(), options.end(),
                      [&](const OptionSpec& option) { return option.letter == word[1]; });
 }
 
@@ -387,7 +226,7 @@ CommandKind choose_command(const Typed& typed, bool unknown_options, Options& op
     } else if (!unknown_options) {
       used = typed.words.size();
       std::vector<std::string> names;
-      for (const CommandSpec& c : kCommands) names.emplace_back(c.name);
+      for (const CommandSpec& c : command_table()) names.emplace_back(c.name);
       const std::string meant = closest(word, names);
       errors.push_back({fmt::format("unknown command {}", printable(word)),
                         !meant.empty()   ? fmt::format("did you mean {}?", meant)
@@ -425,7 +264,7 @@ void check_use(const Typed& typed, CommandKind kind, std::vector<Error>& errors)
     seen.push_back(&option);
     if (!(option.commands & bit(kind))) {
       std::string where;
-      for (const CommandSpec& command : kCommands) {
+      for (const CommandSpec& command : command_table()) {
         if (!(option.commands & bit(command.kind))) continue;
         where += (where.empty() ? "" : ", ") + std::string(command.name);
       }
@@ -463,66 +302,7 @@ void set_all(const Typed& typed, const Config& config, Options& options,
   }
 }
 
-std::string one_option(const OptionSpec& option) {
-  std::string text = option.letter ? fmt::format("  -{}, ", option.letter) : "      ";
-  text += dashed(option);
-  if (takes_value(option)) text += fmt::format(" {}", option.value);
-  return text;
-}
-
-std::string options_help(unsigned commands) {
-  constexpr std::size_t kColumn = 30;
-  constexpr std::size_t kWidth = 98;
-  std::string out;
-  for (const auto& [group, title] : kGroups) {
-    std::string section;
-    for (const OptionSpec& option : kOptions) {
-      if (option.group != group || !(option.commands & commands)) continue;
-      std::string head = one_option(option);
-      if (display_width(head) + 2 > kColumn) {
-        section += head + '\n';
-        head.clear();
-      }
-      for (const std::string& line : wrapped(option.help, kWidth - kColumn)) {
-        section += padded(head, kColumn) + line + '\n';
-        head.clear();
-      }
-    }
-    if (!section.empty()) out += fmt::format("\n{}:\n{}", title, section);
-  }
-  return out;
-}
-
 }  // namespace
-
-std::span<const OptionSpec> option_table() {
-  return kOptions;
-}
-std::span<const CommandSpec> command_table() {
-  return kCommands;
-}
-
-const OptionSpec* find_option(string_view name) {
-  for (const OptionSpec& option : kOptions) {
-    if (option.name == name || other_spelling(option.name) == name) return &option;
-  }
-  return nullptr;
-}
-
-std::string suggest_option(string_view name, bool for_config) {
-  std::vector<std::string> names;
-  for (const OptionSpec& option : kOptions) {
-    if (for_config && !option.in_config) continue;
-    names.emplace_back(option.name);
-    const std::string other = other_spelling(option.name);
-    if (other != option.name && name.find('-') != name.npos && other.find('-') != other.npos) {
-      names.back() = other;  // Suggested in the spelling that was tried.
-    }
-  }
-  const std::string meant = closest(name, names);
-  if (meant.empty()) return {};
-  return fmt::format("did you mean {}{}?", for_config ? "" : "--", meant);
-}
 
 Result<void> set_option(Options& options, const OptionSpec& option, string_view value) {
   if (takes_value(option) && value.empty()) return fail("needs a value");
@@ -587,34 +367,6 @@ Result<void> check_user(string_view user) {
   if (good) return {};
   return fail_with_help(fmt::format("needs the name of a user, not \"{}\"", printable(user)),
                         "use letters, digits and . _ + @ - only");
-}
-
-Error conflict_between(const OptionSpec& one, const OptionSpec& other) {
-  for (const Conflict& c : kConflicts) {
-    if ((c.one == one.name && c.other == other.name) ||
-        (c.one == other.name && c.other == one.name)) {
-      return {fmt::format("--{} and --{} exclude each other", c.one, c.other), std::string(c.help)};
-    }
-  }
-  return {};
-}
-
-std::string help_text() {
-  std::string out(kExamplesOfUse);
-  out += "\nUsage: ds-install [command] [options]\n\nCommands:\n";
-  for (const CommandSpec& command : kCommands) {
-    out += fmt::format("  {} {}\n", padded(command.name, 11), command.help);
-  }
-  out += options_help(kEverywhere);
-  out += "\nIn a name '-' and '_' are the same. The configuration file has the same options; ";
-  out += "-e writes one.\n\n";
-  out += kExitCodes;
-  return out;
-}
-
-std::string help_text(const CommandSpec& command) {
-  return fmt::format("ds-install {0}: {1}\n\nUsage: ds-install {0} [options]\n{2}\n{3}",
-                     command.name, command.help, options_help(bit(command.kind)), kExitCodes);
 }
 
 Error all_of(const std::vector<Error>& errors) {

@@ -1,57 +1,15 @@
 #pragma once
 
-// The one table of options: the parser, the help, the keys of the configuration, the suggestions
-// and the manual page all follow from it.
+// What the values of options may be, wherever they come from.
 
-#include <chrono>
-#include <filesystem>
-#include <span>
-#include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "orchestrator/base/result.h"
 #include "orchestrator/options.h"
+#include "orchestrator/options_table.h"
 
 namespace dsi {
-
-// Where an option's value goes, and with that its type. An int without a value's name counts how
-// often the option is given.
-using OptionField =
-    std::variant<std::monostate, bool Options::*, int Options::*, std::string Options::*,
-                 std::vector<std::string> Options::*, std::filesystem::path Options::*,
-                 std::vector<std::filesystem::path> Options::*, std::chrono::seconds Options::*>;
-
-enum class OptionGroup { kHosts, kBuild, kNode, kOutput, kOther };
-
-struct OptionSpec {
-  std::string_view name;  // As the help writes it; '_' and '-' are the same to the reader of it.
-  char letter = 0;
-  std::string_view value;  // What the help calls its value; empty: it takes none.
-  OptionField field;
-  OptionGroup group;
-  unsigned commands;  // Bits 1 << CommandKind: where it means something.
-  std::string_view help;
-  bool in_config = true;
-  int least = 0;  // Of a number.
-  int most = 0;
-};
-
-struct CommandSpec {
-  std::string_view name;
-  CommandKind kind;
-  std::string_view help;
-};
-
-std::span<const OptionSpec> option_table();
-std::span<const CommandSpec> command_table();
-
-// Without dashes in front, with '-' or '_' inside; nullptr if there is no such option.
-const OptionSpec* find_option(std::string_view name);
-
-// "did you mean --hostfile?", or empty. With `for_config` the words are the configuration's keys.
-std::string suggest_option(std::string_view name, bool for_config);
 
 // Checks the value and puts it into the options; a list or a repeated path is added to. The error
 // reads on after the option's name: "needs a number from 1 to 4096, not \"many\"".
@@ -63,13 +21,6 @@ Result<void> check_prefix(std::string_view prefix);
 
 // A name that ssh may be told to log in with.
 Result<void> check_user(std::string_view user);
-
-// Why the two options cannot be given together, or an empty Error.
-Error conflict_between(const OptionSpec& one, const OptionSpec& other);
-
-// --help of the whole program, or of one command.
-std::string help_text();
-std::string help_text(const CommandSpec& command);
 
 // One Error that to_string() prints as all of them. Precondition: not empty.
 Error all_of(const std::vector<Error>& errors);

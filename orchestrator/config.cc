@@ -13,6 +13,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/nodeset.h"
 #include "orchestrator/cli.h"
+#include "orchestrator/options_table.h"
 #include "orchestrator/text.h"
 
 namespace dsi {

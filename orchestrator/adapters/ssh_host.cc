@@ -15,14 +15,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,12 +25,14 @@
 #include <string>
 #include <vector>
 
+#include "orchestrator/adapters/no_sigpipe.h"
 #include "orchestrator/adapters/ssh_auth.h"
+#include "orchestrator/adapters/ssh_channel.h"
 #include "orchestrator/adapters/ssh_connect.h"
 #include "orchestrator/adapters/ssh_known_hosts.h"
 #include "orchestrator/adapters/ssh_raii.h"
+#include "orchestrator/adapters/ssh_session.h"
 #include "orchestrator/adapters/stop_wait.h"
-#include "orchestrator/adapters/tail.h"
 #include "orchestrator/base/shell_quote.h"
 
 namespace dsi {
@@ -54,160 +51,42 @@ constexpr const char* kKeyExchange =
     "ecdh-sha2-nistp521,diffie-hellman-group16-sha512,diffie-hellman-group18-sha512,"
     "diffie-hellman-group14-sha256";
 
-// One write's worth: enough to keep the socket full, small enough to keep memory flat.
-constexpr std::size_t kWritePiece = 128 * 1024;
-// What write() keeps of the command's output for a later read(); see Channel::write.
-constexpr std::size_t kReadAhead = 16 * 1024 * 1024;
 // Connections that a busy sshd dropped are tried again this often at most.
 constexpr int kMostAttempts = 12;
-
-// A descriptor that libssh writes to with write(2) raises SIGPIPE when the peer is gone. Its
-// sockets are written with MSG_NOSIGNAL, and so are ours; this covers what is left (the agent's),
-// and the thread's mask is restored so that the program's own policy stays the program's.
-class NoSigPipe {
- public:
-  NoSigPipe() {
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, &old_);
-  }
-  ~NoSigPipe() {
-    if (sigismember(&old_, SIGPIPE) == 0) {
-      sigset_t pipe;
-      sigemptyset(&pipe);
-      sigaddset(&pipe, SIGPIPE);
-      timespec none{};
-      while (sigtimedwait(&pipe, nullptr, &none) == SIGPIPE) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
-  }
-  NoSigPipe(const NoSigPipe&) = delete;
-  NoSigPipe& operator=(const NoSigPipe&) = delete;
-
- private:
-  sigset_t old_{};
-};
-
-double seconds_since(Deadline::Clock::time_point start) {
-  return std::chrono::duration<double>(Deadline::Clock::now() - start).count();
-}
 
 ConnectError connect_failure(ConnectFailure kind, Error error) {
   return {kind, std::move(error)};
 }
 
-class SshHost;
+}  // namespace
 
-class SshChannel : public Channel {
- public:
-  SshChannel(SshHost& host, std::string command) : host_(host), command_(std::move(command)) {}
-  ~SshChannel() override;
-  SshChannel(const SshChannel&) = delete;
-  SshChannel& operator=(const SshChannel&) = delete;
+SshHost::SshHost(const Host& host, SshTarget target, Transport transport, const SshOptions& options,
+                 std::stop_token stop)
+    : name_(host.name),
+      target_(std::move(target)),
+      keepalive_after_(options.keepalive_after),
+      proxy_(std::move(transport.proxy)),
+      fd_(std::move(transport.fd)),
+      stop_fd_(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)),
+      stop_(std::move(stop)),
+      on_stop_(stop_, [this] { ::shutdown(stop_fd_.get(), SHUT_RDWR); }) {}
 
-  enum class Opened { kYes, kRefused };
-  Result<Opened> open(Deadline deadline);
+SshHost::~SshHost() {
+  NoSigPipe quiet;
+  if (session_ && ssh_is_connected(session_.get()) != 0) ssh_disconnect(session_.get());
+  event_.reset();
+  session_.reset();
+}
 
-  Result<std::size_t> read(std::span<char> buffer, Deadline deadline) override;
-  Result<void> write(std::string_view data, Deadline deadline) override;
-  Result<void> close_stdin() override;
-  Result<Exit> wait(Deadline deadline) override;
-  std::string standard_error() const override { return err_.text(); }
+void SshHost::acknowledge_at_once() const {
+  int on = 1;
+  ::setsockopt(stop_fd_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+}
 
- private:
-  void take_stderr();
-  // What libssh has of standard output, without waiting: bytes, 0 for none yet, or nothing at EOF.
-  Result<std::optional<std::size_t>> take_stdout(std::span<char> buffer);
-  Result<void> read_ahead();
-
-  SshHost& host_;
-  std::string command_;
-  SshChannelHandle channel_;
-  ssh_channel_callbacks_struct callbacks_{};
-  std::string ahead_;         // Output that came while write() waited.
-  std::size_t ahead_at_ = 0;  // How much of it read() has handed out.
-  Tail err_;
-  std::optional<int> exit_code_;
-  std::string exit_signal_;
-};
-
-class SshHost : public RemoteHost {
- public:
-  SshHost(const Host& host, SshTarget target, Transport transport, const SshOptions& options,
-          std::stop_token stop)
-      : name_(host.name),
-        target_(std::move(target)),
-        keepalive_after_(options.keepalive_after),
-        proxy_(std::move(transport.proxy)),
-        fd_(std::move(transport.fd)),
-        stop_fd_(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)),
-        stop_(std::move(stop)),
-        on_stop_(stop_, [this] { ::shutdown(stop_fd_.get(), SHUT_RDWR); }) {}
-  ~SshHost() override {
-    NoSigPipe quiet;
-    if (session_ && ssh_is_connected(session_.get()) != 0) ssh_disconnect(session_.get());
-    event_.reset();
-    session_.reset();
-  }
-  SshHost(const SshHost&) = delete;
-  SshHost& operator=(const SshHost&) = delete;
-
-  // A connection that a busy server dropped before it said anything can be tried again.
-  struct HandshakeFailure {
-    ConnectError error;
-    bool dropped = false;
-  };
-  std::optional<HandshakeFailure> shake_hands(const KnownHosts& known, SshKeyStore& keys,
-                                              const SshOptions& options, Deadline deadline);
-
-  Result<std::unique_ptr<Channel>> exec(std::string_view command, Deadline deadline) override;
-  bool alive() const override {
-    return !stop_.stop_requested() && session_ && ssh_is_connected(session_.get()) != 0;
-  }
-
-  // While a session or a channel is set up, sshd still has Nagle's algorithm on: it holds its
-  // second small message back until the first is acknowledged, and Linux would delay that by 40 ms
-  // to spare a packet. The kernel forgets this by itself, so it is said again before every wait.
-  void acknowledge_at_once() const {
-    int on = 1;
-    ::setsockopt(stop_fd_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
-  }
-
-  // For the session's channels.
-  ssh_session session() const { return session_.get(); }
-  const std::string& name() const { return name_; }
-  // Handles what arrives, waiting for it until the deadline at most. True: something may have
-  // changed. An error if the session is lost or stopped; the deadline's passing is `false`.
-  Result<bool> pump(Deadline deadline);
-  // Why the session is no more.
-  tl::unexpected<Error> lost() const;
-  void channel_closed() { had_channel_ = true; }
-
- private:
-  std::optional<HandshakeFailure> negotiate(const std::vector<KnownKey>& on_record,
-                                            const SshOptions& options, Deadline deadline);
-  HandshakeFailure handshake_error(bool banner_seen, Deadline::Clock::time_point start) const;
-  Result<void> wait_for_socket(Deadline deadline);
-  ConnectError cancelled() const {
-    return connect_failure(ConnectFailure::kCancelled,
-                           {fmt::format("interrupted while connecting to {}", name_), {}});
-  }
-
-  std::string name_;
-  SshTarget target_;
-  milliseconds keepalive_after_;
-  std::unique_ptr<ProxyProcess> proxy_;
-  UniqueFd fd_;  // Until libssh owns it.
-  UniqueFd stop_fd_;
-  std::stop_token stop_;
-  std::stop_callback<std::function<void()>> on_stop_;
-  SshSession session_;
-  SshEvent event_;
-  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
-  bool had_channel_ = false;
-};
+ConnectError SshHost::cancelled() const {
+  return connect_failure(ConnectFailure::kCancelled,
+                         {fmt::format("interrupted while connecting to {}", name_), {}});
+}
 
 // Waits for the session's own socket, for calls that said SSH_AGAIN.
 Result<void> SshHost::wait_for_socket(Deadline deadline) {
@@ -457,208 +336,6 @@ Result<std::unique_ptr<Channel>> SshHost::exec(std::string_view command, Deadlin
     waiter.wait({}, Deadline::after(pause));
   }
 }
-
-Result<SshChannel::Opened> SshChannel::open(Deadline deadline) {
-  channel_.reset(ssh_channel_new(host_.session()));
-  if (!channel_) return host_.lost();
-  // The exit signal's name comes by callback only.
-  callbacks_.userdata = this;
-  callbacks_.channel_exit_status_function = [](ssh_session, ssh_channel, int status, void* self) {
-    static_cast<SshChannel*>(self)->exit_code_ = status;
-  };
-  callbacks_.channel_exit_signal_function = [](ssh_session, ssh_channel, const char* signal, int,
-                                               const char*, const char*, void* self) {
-    static_cast<SshChannel*>(self)->exit_signal_ = signal;
-  };
-  ssh_callbacks_init(&callbacks_);
-  ssh_set_channel_callbacks(channel_.get(), &callbacks_);
-  auto start = Deadline::Clock::now();
-  auto drive = [&](const std::function<int()>& call) -> Result<int> {
-    for (;;) {
-      int rc = call();
-      if (rc != SSH_AGAIN) return rc;
-      host_.acknowledge_at_once();
-      DSI_TRY(bool in_time, host_.pump(deadline));
-      if (!in_time) {
-        return fail("{} did not start a command within {:.1f} s", host_.name(),
-                    seconds_since(start));
-      }
-    }
-  };
-  DSI_TRY(int opened, drive([&] { return ssh_channel_open_session(channel_.get()); }));
-  if (opened != SSH_OK) {
-    if (!host_.alive()) return host_.lost();
-    return Opened::kRefused;
-  }
-  DSI_TRY(int started,
-          drive([&] { return ssh_channel_request_exec(channel_.get(), command_.c_str()); }));
-  if (started != SSH_OK) {
-    if (!host_.alive()) return host_.lost();
-    return Opened::kRefused;
-  }
-  return Opened::kYes;
-}
-
-SshChannel::~SshChannel() {
-  if (!channel_) return;
-  NoSigPipe quiet;
-  ssh_remove_channel_callbacks(channel_.get(), &callbacks_);
-  if (host_.alive() && ssh_channel_is_open(channel_.get()) != 0) ssh_channel_close(channel_.get());
-  channel_.reset();
-  host_.channel_closed();
-}
-
-void SshChannel::take_stderr() {
-  std::array<char, 4096> buffer{};
-  for (;;) {
-    int n = ssh_channel_read_nonblocking(channel_.get(), buffer.data(), buffer.size(), 1);
-    if (n <= 0) return;
-    err_.add({buffer.data(), static_cast<std::size_t>(n)});
-  }
-}
-
-Result<std::optional<std::size_t>> SshChannel::take_stdout(std::span<char> buffer) {
-  auto most = static_cast<std::uint32_t>(std::min<std::size_t>(buffer.size(), 1 << 20));
-  int n = ssh_channel_read_nonblocking(channel_.get(), buffer.data(), most, 0);
-  if (n > 0) return static_cast<std::size_t>(n);
-  if (n == SSH_EOF) return std::nullopt;
-  // Zero is no end: libssh also returns it when nothing has come yet.
-  if (n == 0) {
-    bool ended =
-        ssh_channel_is_eof(channel_.get()) != 0 || ssh_channel_is_closed(channel_.get()) != 0;
-    if (ended && ssh_channel_poll(channel_.get(), 0) <= 0) return std::nullopt;
-    return std::size_t{0};
-  }
-  if (!host_.alive()) return host_.lost();
-  if (ssh_channel_is_closed(channel_.get()) != 0) return std::nullopt;
-  return host_.lost();
-}
-
-Result<std::size_t> SshChannel::read(std::span<char> buffer, Deadline deadline) {
-  NoSigPipe quiet;
-  if (ahead_at_ < ahead_.size()) {
-    std::size_t n = std::min(buffer.size(), ahead_.size() - ahead_at_);
-    std::memcpy(buffer.data(), ahead_.data() + ahead_at_, n);
-    ahead_at_ += n;
-    if (ahead_at_ == ahead_.size()) {
-      ahead_.clear();
-      ahead_at_ = 0;
-    }
-    return n;
-  }
-  auto start = Deadline::Clock::now();
-  for (;;) {
-    // Standard error first: its bytes use up the same window as the output's.
-    take_stderr();
-    DSI_TRY(std::optional<std::size_t> got, take_stdout(buffer));
-    if (!got) return 0;
-    if (*got > 0) return *got;
-    DSI_TRY(bool in_time, host_.pump(deadline));
-    if (!in_time) {
-      return fail("{} sent nothing for {:.1f} s", host_.name(), seconds_since(start));
-    }
-  }
-}
-
-// Takes what the command says while we write, so that a command that answers as it reads (both
-// windows full) does not wait for us while we wait for it.
-Result<void> SshChannel::read_ahead() {
-  take_stderr();
-  std::array<char, 32 * 1024> piece{};
-  while (ahead_.size() - ahead_at_ < kReadAhead) {
-    DSI_TRY(std::optional<std::size_t> got, take_stdout(piece));
-    if (!got || *got == 0) break;
-    ahead_.append(piece.data(), *got);
-  }
-  return {};
-}
-
-Result<void> SshChannel::write(std::string_view data, Deadline deadline) {
-  NoSigPipe quiet;
-  auto start = Deadline::Clock::now();
-  std::size_t total = data.size();
-  auto wait = [&]() -> Result<void> {
-    DSI_CHECK(read_ahead());
-    DSI_TRY(bool in_time, host_.pump(deadline));
-    if (!in_time) {
-      return fail("{} took only {} of {} bytes within {:.1f} s", host_.name(), total - data.size(),
-                  total, seconds_since(start));
-    }
-    return {};
-  };
-  while (!data.empty()) {
-    if (!host_.alive()) return host_.lost();
-    if (ssh_channel_is_closed(channel_.get()) != 0) {
-      return fail("the command on {} ended before it had read everything", host_.name());
-    }
-    std::size_t window = ssh_channel_window_size(channel_.get());
-    if (window == 0) {
-      DSI_CHECK(wait());
-      continue;
-    }
-    auto piece = static_cast<std::uint32_t>(std::min({data.size(), window, kWritePiece}));
-    int n = ssh_channel_write(channel_.get(), data.data(), piece);
-    if (n < 0) {
-      if (!host_.alive()) return host_.lost();
-      return fail("the command on {} ended before it had read everything", host_.name());
-    }
-    data.remove_prefix(static_cast<std::size_t>(n));
-    if (n == 0) DSI_CHECK(wait());  // A new key is being negotiated.
-    // libssh queues what the socket does not take; wait, or the queue would grow to the window.
-    for (;;) {
-      int rc = ssh_blocking_flush(host_.session(), 0);
-      if (rc == SSH_OK) break;
-      if (rc == SSH_ERROR) return host_.lost();
-      DSI_CHECK(wait());
-    }
-  }
-  return {};
-}
-
-Result<void> SshChannel::close_stdin() {
-  NoSigPipe quiet;
-  if (!host_.alive()) return host_.lost();
-  if (ssh_channel_is_closed(channel_.get()) != 0) return {};
-  if (ssh_channel_send_eof(channel_.get()) == SSH_ERROR && !host_.alive()) return host_.lost();
-  return {};
-}
-
-Result<Channel::Exit> SshChannel::wait(Deadline deadline) {
-  NoSigPipe quiet;
-  auto start = Deadline::Clock::now();
-  std::array<char, 32 * 1024> scrap{};
-  ahead_.clear();
-  ahead_at_ = 0;
-  bool eof = false;
-  std::optional<Deadline> grace;
-  for (;;) {
-    take_stderr();
-    while (!eof) {
-      DSI_TRY(std::optional<std::size_t> got, take_stdout(scrap));
-      if (got && *got == 0) break;
-      eof = !got;
-    }
-    bool closed = ssh_channel_is_closed(channel_.get()) != 0;
-    bool ended = exit_code_.has_value() || !exit_signal_.empty();
-    if (closed || (ended && eof)) break;
-    // A process that the command left behind may hold the streams open for ever.
-    if (ended && !grace) grace = Deadline::after(milliseconds(1'000));
-    bool hurry = grace && grace->left() < deadline.left();
-    DSI_TRY(bool in_time, host_.pump(hurry ? *grace : deadline));
-    if (in_time) continue;
-    if (ended) break;
-    return fail("the command on {} did not end within {:.1f} s", host_.name(),
-                seconds_since(start));
-  }
-  take_stderr();
-  Exit exit;
-  exit.signal = exit_signal_;
-  if (exit_signal_.empty() && exit_code_) exit.code = *exit_code_;
-  exit.err = err_.text();
-  return exit;
-}
-
-}  // namespace
 
 struct SshConnector::Shared {
   explicit Shared(SshOptions given)

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "orchestrator/cli.h"
+#include "orchestrator/cli_help.h"
 #include "orchestrator/options.h"
 #include "orchestrator/report.h"
 #include "orchestrator/text.h"

@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "orchestrator/cli_help.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/options.h"
+#include "orchestrator/options_table.h"
 
 namespace dsi {
 namespace {
