@@ -25,6 +25,10 @@ Deadline soon() {
   return Deadline::after(seconds(30));
 }
 
+// Far more than any deadline that a test sets, and less than what it would hang for: these tests
+// ask whether a wait ends, not how fast a busy machine is.
+constexpr double kHang = 15;
+
 double elapsed(Deadline::Clock::time_point start) {
   return std::chrono::duration<double>(Deadline::Clock::now() - start).count();
 }
@@ -186,7 +190,7 @@ TEST_P(RemoteHostContract, A_silent_command_runs_into_the_deadline_of_read) {
   ASSERT_FALSE(n);
   EXPECT_NE(n.error().what.find("sent nothing"), std::string::npos) << n.error().what;
   EXPECT_GE(elapsed(start), 0.29);
-  EXPECT_LT(elapsed(start), 2);
+  EXPECT_LT(elapsed(start), kHang);
   EXPECT_TRUE(host_->alive());
 }
 
@@ -205,7 +209,7 @@ TEST_P(RemoteHostContract, A_write_to_a_command_that_does_not_read_runs_into_its
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().what.find("took only"), std::string::npos) << written.error().what;
   EXPECT_GE(elapsed(start), 0.49);
-  EXPECT_LT(elapsed(start), 3);
+  EXPECT_LT(elapsed(start), kHang);
 }
 
 TEST_P(RemoteHostContract, A_write_to_a_command_that_is_gone_is_an_error_and_no_signal) {
@@ -222,7 +226,7 @@ TEST_P(RemoteHostContract, Wait_runs_into_its_deadline) {
   auto exit = channel->wait(Deadline::after(milliseconds(300)));
   ASSERT_FALSE(exit);
   EXPECT_NE(exit.error().what.find("did not end"), std::string::npos) << exit.error().what;
-  EXPECT_LT(elapsed(start), 2);
+  EXPECT_LT(elapsed(start), kHang);
 }
 
 TEST_P(RemoteHostContract, Wait_drains_what_was_not_read) {
@@ -238,7 +242,7 @@ TEST_P(RemoteHostContract, Wait_does_not_wait_for_what_the_command_left_behind) 
   auto exit = channel->wait(soon());
   ASSERT_TRUE(exit) << exit.error().what;
   EXPECT_EQ(exit->code, 5);
-  EXPECT_LT(elapsed(start), 5);
+  EXPECT_LT(elapsed(start), kHang);
 }
 
 TEST_P(RemoteHostContract, A_stop_from_another_thread_ends_a_read_at_once) {
@@ -252,7 +256,7 @@ TEST_P(RemoteHostContract, A_stop_from_another_thread_ends_a_read_at_once) {
   auto n = channel->read(buffer, soon());
   ASSERT_FALSE(n);
   EXPECT_NE(n.error().what.find("interrupted"), std::string::npos) << n.error().what;
-  EXPECT_LT(elapsed(start), 1);
+  EXPECT_LT(elapsed(start), kHang);
   EXPECT_FALSE(host_->alive());
   EXPECT_FALSE(host_->exec("true", soon()));
 }
@@ -268,7 +272,7 @@ TEST_P(RemoteHostContract, A_stop_from_another_thread_ends_a_write_at_once) {
   auto written = channel->write(data, soon());
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().what.find("interrupted"), std::string::npos) << written.error().what;
-  EXPECT_LT(elapsed(start), 1.5);
+  EXPECT_LT(elapsed(start), kHang);
 }
 
 TEST_P(RemoteHostContract, A_stop_ends_a_wait_at_once) {
@@ -279,7 +283,7 @@ TEST_P(RemoteHostContract, A_stop_ends_a_wait_at_once) {
   });
   auto start = Deadline::Clock::now();
   EXPECT_FALSE(channel->wait(soon()));
-  EXPECT_LT(elapsed(start), 1);
+  EXPECT_LT(elapsed(start), kHang);
 }
 
 TEST_P(RemoteHostContract, A_stop_that_came_before_is_heard_by_connect) {
