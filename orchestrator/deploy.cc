@@ -108,7 +108,7 @@ Result<void> send_file(AgentLink& agent, const std::string& digest, WireFiles& f
   DSI_TRY(WireFiles::Compressed file, files.get(digest));
   UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno(errno, fmt::format("cannot read {}", file.path.string()));
-  DSI_CHECK(agent.send("file", protocol::FileHeader{digest, file.size, file.wire_size},
+  DSI_CHECK(agent.send("file", protocol::FileHeader{digest, file.size, file.wire_size, ""},
                        stall_deadline(run)));
   std::array<char, 128 * 1024> buffer;
   static_assert(sizeof buffer <= protocol::kMaxDataFrame);
