@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "orchestrator/agent/downstream.h"
@@ -33,6 +36,16 @@ constexpr std::size_t kMostEarly = 32u << 20;
 // No message of the swarm is longer, and no other needs to be looked into twice.
 constexpr std::size_t kLongestMessage = 64u << 10;
 constexpr std::size_t kMagicBytes = 4;
+// The installation itself opens files and pipes, and must not fail because many connect.
+constexpr rlim_t kDescriptorsKept = 64;
+
+// Connections get no descriptor from this one on. The kernel gives the lowest that is free.
+int end_of_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  rlim_t end = std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max());
+  return static_cast<int>(end - std::min(kDescriptorsKept, end / 2));
+}
 
 // A connection that has not yet said what it is.
 struct Arrival {
@@ -97,6 +110,7 @@ class Exchange::Loop {
   Downstream downstream_{state_};
   UniqueFd listener_;
   UniqueFd reserve_;  // Given up to be able to turn somebody away when descriptors run out.
+  const int end_of_descriptors_ = end_of_descriptors();
   std::size_t listener_slot_ = 0;
   std::deque<Arrival> arrivals_;
 
@@ -285,16 +299,20 @@ void Exchange::Loop::accept_all() {
       if (!turned_away) return;
       continue;
     }
+    if (arrivals_.size() + downstream_.half_open() >= kMostHalfOpen) drop_one_half_open();
+    if (socket.get() >= end_of_descriptors_) {
+      drop_one_half_open();
+      socket.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+      if (!socket || socket.get() >= end_of_descriptors_) continue;
+    }
     int low_water = static_cast<int>(kMagicBytes);
     ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
-    drop_one_half_open();
     arrivals_.push_back({std::move(socket), now_});
   }
 }
 
 // Who takes up connections and says nothing loses the oldest of them, not the node its swarm.
 void Exchange::Loop::drop_one_half_open() {
-  if (arrivals_.size() + downstream_.half_open() < kMostHalfOpen) return;
   if (!arrivals_.empty()) {
     arrivals_.pop_front();
   } else {

@@ -124,7 +124,7 @@ void Head::send_raw(std::string_view bytes) {
 
 void Head::send_file(const std::string& digest, const std::string& content) {
   std::string wire = compress(content);
-  send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+  send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
   for (std::size_t at = 0; at < wire.size(); at += protocol::kMaxDataFrame) {
     send_raw(protocol::data_frame(std::string_view(wire).substr(at, protocol::kMaxDataFrame)));
   }

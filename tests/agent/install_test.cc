@@ -334,7 +334,7 @@ TEST_F(BadStream, Zip_bomb) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string bomb = compress(std::string(100 << 20, '\0'));
-        head.send("file", protocol::FileHeader{digest, content.size(), bomb.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), bomb.size(), {}});
         head.send_raw(protocol::data_frame(bomb));
       },
       "larger than");
@@ -345,7 +345,7 @@ TEST_F(BadStream, Truncated_stream) {
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content);
         wire.resize(wire.size() - 3);
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "cut off");
@@ -355,7 +355,7 @@ TEST_F(BadStream, Data_after_the_end) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content) + "more";
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "data follows");
@@ -364,7 +364,7 @@ TEST_F(BadStream, Data_after_the_end) {
 TEST_F(BadStream, Wrong_size_announced) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
-        head.send("file", protocol::FileHeader{digest, content.size() + 1, 10});
+        head.send("file", protocol::FileHeader{digest, content.size() + 1, 10, {}});
       },
       "was announced where the manifest has");
 }
@@ -373,7 +373,7 @@ TEST_F(BadStream, More_data_than_announced) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content);
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size() - 4});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size() - 4, {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "longer than was announced");
@@ -400,7 +400,7 @@ TEST_F(BadStream, Unknown_message_in_the_middle) {
 TEST_F(BadStream, Message_where_data_is_due) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
-        head.send("file", protocol::FileHeader{digest, content.size(), 10});
+        head.send("file", protocol::FileHeader{digest, content.size(), 10, {}});
         head.send("commit", nullptr);
       },
       "a message came");
