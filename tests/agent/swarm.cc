@@ -276,6 +276,17 @@ bool BadPeer::wait_for(PeerLink& link, RecordType type) {
   }
 }
 
+PeerLink& BadPeer::wait_until_open(PeerLink& link) {
+  Record record;
+  while (link.state() == PeerLink::State::kHandshake) {
+    pollfd fd{link.fd(), POLLIN, 0};
+    if (::poll(&fd, 1, 30'000) <= 0) break;
+    link.receive();
+    (void)link.next(record);
+  }
+  return link;
+}
+
 void BadPeer::send(PeerLink& link) {
   for (int i = 0; i < 1000 && !link.flush() && !link.failed(); ++i) {
     pollfd fd{link.fd(), POLLOUT, 0};

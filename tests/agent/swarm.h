@@ -102,6 +102,8 @@ class BadPeer {
 
   // For `serve`: waits for the next record of a type; false if the connection ends first.
   static bool wait_for(agent::PeerLink& link, agent::RecordType type);
+  // Of a client: until the server has answered or has not.
+  static agent::PeerLink& wait_until_open(agent::PeerLink& link);
   static void send(agent::PeerLink& link);
   static void put_chunk(agent::PeerLink& link, std::uint32_t number, std::string_view bytes);
 

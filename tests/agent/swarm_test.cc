@@ -376,6 +376,57 @@ TEST_F(BadParent, It_has_another_key) {
       "refused", "another key", [](PeerLink&) {}, other);
 }
 
+// A child that has the key and means harm is hung up on, and the node serves the others.
+TEST_F(SwarmTest, Records_of_a_child_that_cannot_be_end_its_connection) {
+  TestRelease release = large_release(1u << 20);
+  TestSwarm swarm(stream_of(release, 16384, 2));
+  ASSERT_NO_FATAL_FAILURE(start(swarm, release, 2));
+  SwarmNode& parent = at(swarm, 0);
+  swarm.send_index(parent);
+  swarm.send_chunks(parent, 0, 10);
+  ASSERT_TRUE(swarm.wait([&] { return parent.chunks() == 10; }));
+  auto digest = distribute::hash_of(swarm.stream.encoded);
+  std::string hello = agent::number_bytes(100) +
+                      std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+  std::string other_swarm = hello;
+  other_swarm.back() = static_cast<char>(other_swarm.back() ^ 1);
+  std::size_t bitmap = (swarm.stream.index.chunks_in(0) + 7) / 8;
+  using Sent = std::pair<RecordType, std::string>;
+  for (const Sent& last : std::vector<Sent>{
+           {RecordType::kFollow, {}},
+           {RecordType::kFollow, "abc"},
+           {RecordType::kFollow, agent::number_bytes(0) + std::string(bitmap + 1, '\0')},
+           {RecordType::kFollow, agent::number_bytes(0) + std::string(bitmap - 1, '\0')},
+           {RecordType::kFollow, agent::number_bytes(2) + std::string(bitmap, '\0')},
+           {RecordType::kFollow, agent::number_bytes(~0u) + std::string(bitmap, '\0')},
+           {RecordType::kUnfollow, "ab"},
+           {RecordType::kChunk, agent::number_bytes(20) + "x"},
+           {RecordType::kIndex, "x"},
+           {RecordType::kHello, hello}}) {
+    UniqueFd fd = connect_to(parent.listening.port);
+    PeerLink link(std::move(fd), PeerLink::Role::kClient, *agent::run_key(kRunKey));
+    BadPeer::send(link);
+    EXPECT_FALSE(BadPeer::wait_until_open(link).failed());
+    link.put(RecordType::kHello, hello);
+    ASSERT_TRUE(BadPeer::wait_for(link, RecordType::kHello));
+    link.put(last.first, last.second);
+    EXPECT_FALSE(BadPeer::wait_for(link, RecordType::kHello));
+    EXPECT_EQ(link.state(), PeerLink::State::kClosed);
+  }
+  for (const std::string& first : {other_swarm, hello + "x", std::string("x"), std::string()}) {
+    UniqueFd fd = connect_to(parent.listening.port);
+    PeerLink link(std::move(fd), PeerLink::Role::kClient, *agent::run_key(kRunKey));
+    BadPeer::send(link);
+    EXPECT_FALSE(BadPeer::wait_until_open(link).failed());
+    link.put(RecordType::kHello, first);
+    EXPECT_FALSE(BadPeer::wait_for(link, RecordType::kHello));
+  }
+  swarm.send_chunks(parent, 10);
+  swarm.follow_all(at(swarm, 1), &parent);
+  ASSERT_TRUE(swarm.wait_for_results());
+  for (SwarmNode& node : swarm.nodes) expect_installed(node, release);
+}
+
 TEST_F(SwarmTest, An_index_that_is_not_the_announced_one_is_not_believed) {
   TestRelease release = large_release();
   TestSwarm swarm(stream_of(release, 16384, 1));
@@ -711,13 +762,7 @@ TEST_F(SwarmTest, Few_descriptors_are_enough_or_are_named) {
     ASSERT_TRUE(fd);
     PeerLink link(std::move(fd), PeerLink::Role::kClient, *agent::run_key(kRunKey));
     BadPeer::send(link);
-    agent::Record record;
-    while (!link.failed() && link.state() != PeerLink::State::kOpen) {
-      pollfd wait{link.fd(), POLLIN, 0};
-      ASSERT_EQ(::poll(&wait, 1, 30'000), 1);
-      link.receive();
-      (void)link.next(record);
-    }
+    BadPeer::wait_until_open(link);
     if (link.state() == PeerLink::State::kOpen) {
       link.put(RecordType::kHello,
                agent::number_bytes(100) +
