@@ -87,7 +87,8 @@ class PeerLinkTest : public ::testing::Test {
 TEST_F(PeerLinkTest, Records_arrive_as_they_were_put_however_the_bytes_are_cut) {
   shake_hands();
   std::string large(kMaxRecordPayload, 'x');
-  std::string bytes = sealed(RecordType::kPing, {}) + sealed(RecordType::kIndex, "abc");
+  std::string bytes = sealed(RecordType::kPing, {});
+  bytes += sealed(RecordType::kIndex, "abc");
   EXPECT_EQ(bytes.find("abc"), std::string::npos) << "in clear";
   Record record;
   std::vector<std::string> came;
