@@ -114,6 +114,10 @@ the_rate_of_one_host_can_be_changed() {
   within "half the bytes at half the rate, to the host" "$slow"
   slow=$(on_head ssh node001 head -c 4259840 /dev/zero | sh -c "${TIMED//8388608/4194304}")
   within "half the bytes at half the rate, from the host" "$slow"
+  "$cluster" rate head 20mbit
+  slow=$(head -c 4259840 /dev/zero | on_head ssh node002 "${TIMED//8388608/4194304}")
+  within "half the bytes at half the rate, of the head" "$slow"
+  "$cluster" rate head 40mbit
   "$cluster" rate 1 none
   ! "$cluster" rate 1 fast 2>/dev/null || fail "a rate that is none is accepted"
   "$cluster" rate 1 40mbit

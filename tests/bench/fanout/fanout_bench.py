@@ -153,7 +153,7 @@ def killed(options, results):
     with Hosts(options.hosts, options.rate, options, spare=1) as hosts:
         workshop = workshop_of(hosts)
         prepared(hosts, workshop)
-        victims = sorted({max(2, hosts.count * part // 7) for part in (1, 3, 6)})
+        victims = sorted({2, hosts.count // 2 + 1, hosts.count - 1})
         names = [host_name(k) for k in victims]
         table = Table(results, f"{len(victims)} of {hosts.count} hosts at {options.rate} die, {options.mib:g} MiB",
                       "how", "round", "T of the others, s", "over F", "reported", "exit code", "whole run, s")
@@ -222,10 +222,11 @@ def first_contact(options, results):
 def delta(options, results):
     with Hosts(options.hosts, options.rate, options) as hosts:
         workshop = workshop_of(hosts)
-        old, new = (workshop.code("code", options.types, constant) for constant in (3, 5))
+        old, new = (workshop.code("code", options.types, line)
+                    for line in ("sum += seed;", "sum += static_cast<int>(std::to_string(seed).size());"))
         patch = hosts.folder / "patch"
-        subprocess.run(["zstd", "-q", "-f", "-19", "--long=27", f"--patch-from={old.library}", new.library, "-o", patch],
-                       check=True)
+        subprocess.run(["zstd", "-q", "-q", "-f", "-19", "--long=27", f"--patch-from={old.library}", new.library,
+                        "-o", patch], check=True)
         whole = subprocess.run(["zstd", "-q", "-19", "-c", new.library], check=True, capture_output=True).stdout
         table = Table(results, f"A change of one line, {hosts.count} hosts", "library, KiB", "zstd -19, KiB",
                       "patch, KiB", "sent, KiB", "no-op, KiB a host", "beyond 1.2 patches, KiB a host", "seconds")

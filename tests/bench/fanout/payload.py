@@ -88,13 +88,13 @@ class Workshop:
         text = BLOB.format(name=name, file="@HERE@/blob") + SELF_TEST.format(name=name, result=result)
         return self._build(name, text, blob=os.urandom(max(size, 16)))
 
-    def code(self, name, types, constant):
-        """A library of compiled code; another `constant` is a change of one line in its middle."""
+    def code(self, name, types, line):
+        """A library of compiled code; another `line` is a change of one line in its middle."""
         calls = [f"  sum += work<{n}>(seed + {n});" for n in range(3, types + 3)]
-        calls[types // 2] += f"\n  sum = sum * {constant} + seed;"
+        calls[types // 2] += f"\n  {line}"
         text = CODE.format(calls="\n".join(calls)) + SELF_TEST.format(
             name=name, result="size > (1ul << 40) ? all(static_cast<int>(size)) : 0")
-        return self._build(name, text, mark=f"-{constant}")
+        return self._build(name, text, mark=f"-{len(line)}")
 
 
 class Payload:
