@@ -39,11 +39,11 @@ Result<void> take(AgentLink& agent, distribute::Swarm& swarm, const distribute::
 }  // namespace
 
 Result<void> listen(Session& session, const RunContext& run) {
-  if (!run.peering || !run.peering->listen || session.listening) return {};
+  if (run.peering == nullptr || !run.peering->swarm || session.listening) return {};
   protocol::ListenRequest request;
   request.self = session.number;
   request.key = run.peering->key;
-  request.ports = run.options.peer_ports;
+  request.ports = run.peering->listen ? run.options.peer_ports : "none";
   request.rate = run.peering->limit.bytes_per_second();
   DSI_CHECK(session.agent->send("listen", request, run.stall_deadline()));
   DSI_TRY(protocol::Message message, session.agent->receive(run.stall_deadline()));
@@ -52,9 +52,11 @@ Result<void> listen(Session& session, const RunContext& run) {
   }
   DSI_TRY(session.listening, protocol::body_as<protocol::Listening>(message));
   const protocol::Listening& there = *session.listening;
-  session.transcript.push_back(there.port == 0
-                                   ? "cannot serve other hosts: " + there.error
-                                   : fmt::format("serves other hosts on port {}", there.port));
+  if (there.port != 0) {
+    session.transcript.push_back(fmt::format("serves other hosts on port {}", there.port));
+  } else if (!there.error.empty()) {
+    session.transcript.push_back("cannot serve other hosts: " + there.error);
+  }
   return {};
 }
 
