@@ -200,6 +200,11 @@ Result<void> SshChannel::write(std::string_view data, Deadline deadline) {
     }
     data.remove_prefix(static_cast<std::size_t>(n));
     if (n == 0) DSI_CHECK(wait());  // A new key is being negotiated.
+    for (milliseconds pause = host_.write_pause(); pause > milliseconds(0) && !deadline.passed();
+         pause = host_.write_pause()) {
+      DSI_CHECK(read_ahead());
+      DSI_CHECK(host_.pump(Deadline::after(pause)));
+    }
     // libssh queues what the socket does not take; wait, or the queue would grow to the window.
     for (;;) {
       int rc = ssh_blocking_flush(host_.session(), 0);

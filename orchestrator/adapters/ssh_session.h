@@ -17,6 +17,7 @@
 #include "orchestrator/adapters/ssh_host.h"
 #include "orchestrator/adapters/ssh_known_hosts.h"
 #include "orchestrator/adapters/ssh_raii.h"
+#include "orchestrator/base/in_flight.h"
 
 namespace dsi {
 
@@ -51,6 +52,9 @@ class SshHost : public RemoteHost {
   // to spare a packet. The kernel forgets this by itself, so it is said again before every wait.
   void acknowledge_at_once() const;
 
+  // How long to wait before more is written, see InFlight.
+  std::chrono::milliseconds write_pause() { return in_flight_.pause(stop_fd_.get()); }
+
   // For the session's channels.
   ssh_session session() const { return session_.get(); }
   const std::string& name() const { return name_; }
@@ -81,6 +85,7 @@ class SshHost : public RemoteHost {
   SshEvent event_;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   bool had_channel_ = false;
+  InFlight in_flight_;
 };
 
 }  // namespace dsi
