@@ -13,7 +13,6 @@ namespace dsi::agent {
 namespace {
 
 constexpr std::size_t kIndexPiece = 32u << 10;
-constexpr int kSmallestBuffer = 128 << 10;
 constexpr int kReceivesInARow = 4;
 // Between two looks at what has arrived.
 constexpr int kMostRounds = 16;
@@ -37,15 +36,9 @@ std::chrono::milliseconds RateLimit::wait() const {
 void Downstream::admit(UniqueFd socket, Moment now) {
   int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  // Little in flight: what waits in the buffer of a slow child cannot be taken back when it gets
-  // another parent, and says nothing about how fast it is.
-  int buffer = kSmallestBuffer;
-  if (state_.has_index()) {
-    buffer = std::max(buffer, static_cast<int>(3 * state_.stream->index().chunk_size));
-  }
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
   children_.emplace_back(PeerLink(std::move(socket), PeerLink::Role::kServer, *state_.key));
   Child& child = children_.back();
+  child.in_flight.keep_short(child.link.fd());
   child.since = child.heard = child.said = now;
   exchange(child, now);
 }
@@ -173,6 +166,9 @@ bool Downstream::send_next(Child& child, Moment now) {
   if (child.wants_index ? !send_index(child) : !send_chunk(child)) return false;
   child.said = now;
   child.link.flush();
+  // What waits in the buffer of a slow child could not be taken back when it gets another parent,
+  // and would say nothing about how fast it is.
+  child.in_flight.keep_short(child.link.fd());
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "orchestrator/agent/swarm_state.h"
+#include "orchestrator/base/in_flight.h"
 
 namespace dsi::agent {
 
@@ -61,6 +62,7 @@ class Downstream {
   struct Child {
     explicit Child(PeerLink opened) : link(std::move(opened)) {}
     PeerLink link;
+    InFlight in_flight;
     std::size_t slot = 0;
     bool greeted = false;
     std::map<std::uint32_t, Stripe> stripes;
