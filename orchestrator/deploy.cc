@@ -9,6 +9,7 @@
 #include <random>
 
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/bring_agent.h"
 
 namespace dsi {
 
@@ -67,40 +68,47 @@ tl::unexpected<HostFailure> failed(Error error) {
   return tl::unexpected<HostFailure>(HostFailure{HostStatus::kFailed, std::move(error)});
 }
 
+// Tells the agent to listen, so that it passes itself on. A host that cannot is no worse for it.
+Result<void> listen(Session& session, const RunContext& run,
+                    std::optional<distribute::AgentSources::Lease> lease) {
+  protocol::ListenRequest request = run.listen;
+  request.self = session.number;
+  DSI_CHECK(session.agent->send("listen", request, stall_deadline(run)));
+  DSI_TRY(protocol::Message message, session.agent->receive(stall_deadline(run)));
+  if (message.type != "listening") {
+    return fail("the agent says \"{}\", which was not expected", message.type);
+  }
+  DSI_TRY(session.listening, protocol::body_as<protocol::Listening>(message));
+  if (session.listening->port == 0) {
+    session.transcript.push_back("cannot listen: " + session.listening->error);
+    return {};
+  }
+  distribute::AgentSources::Source self{session.host.name, session.listening->port,
+                                        session.listening->addresses};
+  lease ? lease->becomes(std::move(self)) : run.agent_sources->add(std::move(self));
+  return {};
+}
+
 // A running agent on the session: the one that look_at found, or one brought there now.
 Result<void> ensure_agent(Session& session, const RunContext& run) {
-  if (session.agent) return {};
-  session.start.nonce = make_nonce();
-  std::shared_ptr<const std::string> compressed;
-  if (session.gzip) {
-    DSI_TRY(compressed, run.agent.gzip());
+  std::optional<distribute::AgentSources::Lease> lease;
+  if (!session.agent) {
+    session.start.nonce = make_nonce();
+    auto brought = bring_agent(
+        {*session.remote, session.start, run.agent, run.agent_sources, run.listen.key,
+         run.options.stall_timeout, run.abort, run.traffic.bytes_sent, session.transcript},
+        session.bytes_before);
+    if (!brought) {
+      return tl::unexpected<Error>(
+          in("the agent cannot be put in {}", session.facts.prefix)(brought.error()));
+    }
+    session.facts = brought->greeting.facts;
+    session.agent = std::move(brought->agent);
+    session.listening.reset();
+    if (brought->lease) lease.emplace(*std::move(brought->lease));
   }
-  const std::string& bytes = compressed ? *compressed : run.agent.bytes();
-  DSI_TRY(std::unique_ptr<Channel> channel,
-          session.remote->exec(bring_command(session.start, run.agent, bytes.size(), session.gzip),
-                               stall_deadline(run)));
-  auto agent =
-      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest());
-  session.transcript.push_back("brings the agent");
-  constexpr std::size_t kPiece = 128 * 1024;
-  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
-    std::string_view piece = std::string_view(bytes).substr(at, kPiece);
-    // A script that gave up (no space, no permission) stops reading; what it says on stderr is the
-    // reason, and greet() has it.
-    if (!agent->send_raw(piece, stall_deadline(run))) break;
-    run.traffic.bytes_sent += piece.size();
-  }
-  auto greeting = agent->greet(stall_deadline(run));
-  session.bytes_before += agent->bytes_sent();
-  if (!greeting) {
-    return tl::unexpected<Error>(
-        in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
-  }
-  session.bytes_before -= agent->bytes_sent();
-  if (!greeting->agent) return fail("the agent did not start");
-  session.facts = greeting->facts;
-  session.agent = std::move(agent);
-  return {};
+  if (run.agent_sources == nullptr || session.listening) return {};
+  return listen(session, run, std::move(lease));
 }
 
 Result<void> send_file(AgentLink& agent, const std::string& digest, WireFiles& files,
@@ -196,6 +204,7 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
     }
     std::uint64_t before = session.bytes_sent();
     std::vector<std::string> transcript = std::move(session.transcript);
+    again->number = session.number;
     session = std::move(*again);
     session.bytes_before += before;
     session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
@@ -210,6 +219,10 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
   }
   row.bytes_sent = session.bytes_sent();
   row.seconds = std::chrono::steady_clock::now() - begin;
+  // Others may be taking the agent from this host.
+  if (run.agent_sources != nullptr && session.listening) {
+    (void)run.agent_sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
+  }
   // The agent leaves at the end of its input.
   session.agent.reset();
   session.remote.reset();
@@ -241,7 +254,6 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   auto greeting = agent->greet(stall_deadline(run));
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;
-  session.gzip = greeting->gzip;
   session.transcript.push_back(
       fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
                   session.facts.kernel, session.facts.prefix,

@@ -8,12 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "orchestrator/agent_link.h"
 #include "orchestrator/bundle.h"
+#include "orchestrator/distribute/agent_sources.h"
 #include "orchestrator/options.h"
 #include "orchestrator/ports/remote_host.h"
 #include "orchestrator/report.h"
@@ -35,6 +37,9 @@ struct RunContext {
   std::vector<std::string> torch_folders;  // Where this machine has libtorch: hints for the nodes.
   std::stop_token abort;                   // The second ^C.
   Traffic& traffic;
+  // Who passes the agent on. Null: every host gets it from here, and nobody is told to listen.
+  distribute::AgentSources* agent_sources = nullptr;
+  protocol::ListenRequest listen;  // For every host but for its number. Has the run's key.
 };
 
 // A host that answered, its connection held for the run.
@@ -43,7 +48,9 @@ struct Session {
   std::unique_ptr<RemoteHost> remote;
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
   AgentStart start;
-  bool gzip = false;
+  // Where its agent listens, once it was told to: it passes the agent on.
+  std::optional<protocol::Listening> listening;
+  std::uint32_t number = 0;  // Of the host in the run; what "listen" calls it.
   protocol::Facts facts;
   std::uint64_t bytes_before = 0;  // Sent on channels that are closed.
   std::vector<std::string> transcript;

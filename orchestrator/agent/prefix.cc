@@ -66,7 +66,12 @@ Releases find_releases(const Folder& root, const Folder& releases) {
 }
 
 bool is_store_name(std::string_view name) {
-  if (name.ends_with(".x")) name.remove_suffix(2);
+  for (std::string_view suffix : {".x", ".lzma"}) {
+    if (name.ends_with(suffix)) {
+      name.remove_suffix(suffix.size());
+      break;
+    }
+  }
   return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
@@ -270,7 +275,8 @@ Result<void> Prefix::prune() {
   for (const std::string& name : files) {
     struct stat status {};
     if (!is_store_name(name) || !store_.status(name, status) || status.st_nlink > 1) continue;
-    bool agent = name == own_digest() + ".x" || (name.ends_with(".x") && is_young(status));
+    bool agent = name == own_digest() + ".x" || name == own_digest() + ".lzma" ||
+                 ((name.ends_with(".x") || name.ends_with(".lzma")) && is_young(status));
     if (!agent) note(store_.remove(name));
   }
   return outcome;

@@ -3,6 +3,7 @@
 // The prefix on this node, and who may change it.
 //
 //   store/<sha256>, store/<sha256>.x   whole files; two names because hard links share a mode
+//   store/<sha256>.lzma                an agent as it travels, for nodes that have none yet
 //   releases/<id>/…                    complete, always: made as <id>.partial, renamed when done
 //   current -> releases/<id>           switched by rename
 //   probes.json                        what the last probes found and rest on (remembered.h)

@@ -142,9 +142,8 @@ bool lzma_decode(struct lzma_model* model, const uint8_t* in, size_t in_size, ui
   const unsigned pb = in[0] / 45;
   if (lc + lp > 4) return false;
   const uint64_t dictionary = little_endian(in + 1, 4);
-  const uint64_t stated = little_endian(in + 5, 8);
-  const bool has_marker = stated == ~(uint64_t)0;
-  if (!has_marker && stated != out_size) return false;
+  // The size is left open and an end marker follows the data: what xz writes.
+  if (little_endian(in + 5, 8) != ~(uint64_t)0) return false;
 
   struct range_decoder rc = {in + kHeaderSize, in + in_size, ~(uint32_t)0, 0, false};
   if (next_byte(&rc) != 0) return false;
@@ -156,7 +155,6 @@ bool lzma_decode(struct lzma_model* model, const uint8_t* in, size_t in_size, ui
   unsigned state = 0;
   size_t at = 0;
   while (!rc.starved) {
-    if (at == out_size && !has_marker) return at_end(&rc);
     const unsigned position = (unsigned)at & ((1u << pb) - 1);
     if (!decode_bit(&rc, &model->is_match[state][position])) {
       if (at == out_size) return false;
@@ -180,7 +178,7 @@ bool lzma_decode(struct lzma_model* model, const uint8_t* in, size_t in_size, ui
       rep[2] = rep[1];
       rep[1] = rep[0];
       rep[0] = decode_distance(&rc, model, length);
-      if (rep[0] == ~(uint32_t)0) return has_marker && at == out_size && at_end(&rc);
+      if (rep[0] == ~(uint32_t)0) return at == out_size && at_end(&rc);
       length += kMinMatch;
       state = state < kFirstRepState ? 7 : 10;
     } else {

@@ -1,13 +1,17 @@
 #pragma once
 
 // Decoder for the .lzma format ("alone"), which `xz --format=lzma` writes: a byte of properties,
-// the dictionary's size (4 bytes), the size of the data (8 bytes, all ones if an end marker says
-// it), and the range coder's bytes. The data is decoded as a whole, so the output is the window and
-// no other memory is needed but the state.
+// the dictionary's size (4 bytes), the size of the data (8 bytes, all ones: an end marker says it),
+// and the range coder's bytes. The data is decoded as a whole, so the output is the window and no
+// other memory is needed but the state.
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum {
   kLzmaStates = 12,
@@ -42,3 +46,7 @@ struct lzma_model {
 // `in` holds, nothing outside in[0, in_size) is read and nothing outside out[0, out_size) written.
 bool lzma_decode(struct lzma_model* model, const uint8_t* in, size_t in_size, uint8_t* out,
                  size_t out_size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -236,7 +236,7 @@ void start_c(long* stack) {
   remove_self(words[0]);
   if (count != 7 || !text_equal(words[1], "load") || !parse_hex32(words[2], job.digest) ||
       !parse_number(words[3], kMaxSize, &size) || !parse_number(words[4], kMaxSize, &wire_size) ||
-      text_length(words[5]) > 64 || text_length(words[6]) > 256) {
+      text_length(words[5]) > 64 || text_length(words[6]) > 1024) {
     text_add(fail_with(&failure, kFailUsage),
              "usage: ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX");
     leave(&failure);

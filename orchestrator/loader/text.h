@@ -6,10 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // A text of bounded length; what is too much is left away. Always ends in a zero byte.
 struct text {
   size_t size;
-  char chars[480];
+  char chars[1536];
 };
 
 void text_add(struct text* text, const char* more);
@@ -30,3 +34,7 @@ unsigned parse_address(const char* s, uint8_t bytes[16]);
 
 // Cuts the next word off a line whose words stand apart by one space; null at the end.
 char* next_word(char** rest);
+
+#ifdef __cplusplus
+}
+#endif
