@@ -26,7 +26,10 @@ struct failure {
 // Sets the code; returns the text, empty, for the caller to fill.
 static inline struct text* fail_with(struct failure* failure, int code) {
   failure->code = code;
-  failure->text.size = 0;
-  failure->text.chars[0] = '\0';
+  text_clear(&failure->text);
   return &failure->text;
+}
+
+static inline void no_failure(struct failure* failure) {
+  fail_with(failure, 0);
 }

@@ -71,7 +71,8 @@ _Noreturn static void leave(struct failure* failure) {
 }
 
 static void tell_head(const struct job* job, const struct failure* failure) {
-  struct text line = {0, {0}};
+  struct text line;
+  text_clear(&line);
   text_add(&line, "\nDSL0 ");
   text_add(&line, job->store.nonce);
   if (failure == NULL) {
@@ -162,7 +163,8 @@ static bool unpack(const struct job* job, struct failure* failure) {
 
 _Noreturn static void become_agent(const struct job* job) {
   static const char kServe[] = "serve";
-  struct text path = {0, {0}};
+  struct text path;
+  text_clear(&path);
   text_add(&path, job->store.prefix);
   text_add(&path, "/store/");
   text_add(&path, job->store.digest);
@@ -180,7 +182,8 @@ _Noreturn static void become_agent(const struct job* job) {
 }
 
 _Noreturn static void keep_and_become(const struct job* job) {
-  struct failure failure = {0, {0, {0}}};
+  struct failure failure;
+  no_failure(&failure);
   if (!store_put_agent(&job->store, job->digest, job->agent, job->size, &failure)) leave(&failure);
   // The agent runs without it; only others cannot have it from here.
   store_put_compressed(&job->store, job->wire, job->wire_size, &failure);
@@ -188,7 +191,8 @@ _Noreturn static void keep_and_become(const struct job* job) {
 }
 
 _Noreturn static void obey_requests(const struct job* job) {
-  struct failure failure = {0, {0, {0}}};
+  struct failure failure;
+  no_failure(&failure);
   tell_head(job, NULL);
   for (;;) {
     char line[kMaxLine];
@@ -230,7 +234,8 @@ void start_c(long* stack) {
   if (count < 2) sys_exit(0);
 
   struct job job;
-  struct failure failure = {0, {0, {0}}};
+  struct failure failure;
+  no_failure(&failure);
   uint64_t size = 0;
   uint64_t wire_size = 0;
   remove_self(words[0]);

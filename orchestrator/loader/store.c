@@ -7,7 +7,8 @@ static const char kAgent[] = ".x";
 static const char kCompressed[] = ".lzma";
 
 static struct text name_of(const struct store* store, const char* suffix) {
-  struct text name = {0, {0}};
+  struct text name;
+  text_clear(&name);
   text_add(&name, store->digest);
   text_add(&name, suffix);
   return name;
@@ -15,7 +16,8 @@ static struct text name_of(const struct store* store, const char* suffix) {
 
 // What is called *.upload is nobody's after an hour, and the agent of a later run removes it.
 static struct text partial_name(const struct store* store, const char* suffix) {
-  struct text name = {0, {0}};
+  struct text name;
+  text_clear(&name);
   text_add(&name, store->nonce);
   text_add(&name, suffix);
   text_add(&name, ".upload");
@@ -38,7 +40,8 @@ static bool refuse(int code, const char* what, const struct store* store, const 
 }
 
 bool store_open(struct store* store, struct failure* failure) {
-  struct text path = {0, {0}};
+  struct text path;
+  text_clear(&path);
   text_add(&path, store->prefix);
   text_add(&path, "/store");
   long fd = sys_openat(AT_FDCWD, path.chars, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);

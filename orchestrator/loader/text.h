@@ -16,6 +16,10 @@ struct text {
   char chars[1536];
 };
 
+static inline void text_clear(struct text* text) {
+  text->size = 0;
+  text->chars[0] = '\0';
+}
 void text_add(struct text* text, const char* more);
 void text_add_number(struct text* text, uint64_t number);
 // A system error's number in words.
