@@ -127,16 +127,14 @@ TEST_F(LoaderTest, Input_that_ends_early_is_named) {
 }
 
 TEST_F(LoaderTest, A_flipped_bit_is_found_wherever_it_is) {
-  for (std::size_t at : {std::size_t{0}, std::size_t{1}, std::size_t{13}, std::size_t{20},
-                         payload_.wire.size() / 2, payload_.wire.size() - 1}) {
+  for (std::size_t at : {std::size_t{0}, std::size_t{13}, std::size_t{20}, payload_.wire.size() / 2,
+                         payload_.wire.size() - 1}) {
     std::string flipped = payload_.wire;
     flipped[at] ^= 0x10;
-    if (at == 1) flipped[at] ^= 0x10 ^ 1;  // The dictionary's size: too small to matter or not.
     Loader loader(words());
     loader.read_until("ready\n");
     loader.write("stdin\n" + flipped);
     auto end = loader.end();
-    if (at == 1) continue;
     EXPECT_THAT(end.code, ::testing::AnyOf(65, 66)) << at;
     EXPECT_THAT(end.err, ::testing::AnyOf("the agent that came cannot be unpacked\n",
                                           "the SHA-256 of the agent that came differs\n"));
