@@ -263,4 +263,16 @@ Result<protocol::Message> AgentLink::receive(Deadline deadline) {
   }
 }
 
+Result<std::optional<protocol::Message>> AgentLink::poll(int wake, Deadline deadline) {
+  protocol::Frame frame;
+  for (;;) {
+    DSI_TRY(bool complete, reader_.next(frame));
+    if (complete) return protocol::read_message(frame);
+    DSI_TRY(bool readable, channel_->readable(wake, deadline));
+    if (!readable) return std::nullopt;
+    DSI_TRY(bool more, read_more(deadline));
+    if (!more) return tl::unexpected<Error>(gone("the agent ended in the middle of its work"));
+  }
+}
+
 }  // namespace dsi

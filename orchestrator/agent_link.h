@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "orchestrator/agent/protocol.h"
@@ -106,6 +107,8 @@ class AgentLink {
   Result<void> send(std::string_view type, nlohmann::json body, Deadline deadline);
   Result<void> send_data(std::string_view bytes, Deadline deadline);
   Result<protocol::Message> receive(Deadline deadline);
+  // The same, but nothing if the descriptor `wake` becomes readable first or the deadline passes.
+  Result<std::optional<protocol::Message>> poll(int wake, Deadline deadline);
 
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 

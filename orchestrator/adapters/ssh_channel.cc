@@ -13,6 +13,8 @@
 
 #include "orchestrator/adapters/ssh_channel.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -134,6 +136,23 @@ Result<std::size_t> SshChannel::read(std::span<char> buffer, Deadline deadline) 
     if (!in_time) {
       return fail("{} sent nothing for {:.1f} s", host_.name(), seconds_since(start));
     }
+  }
+}
+
+Result<bool> SshChannel::readable(int wake, Deadline deadline) {
+  NoSigPipe quiet;
+  for (;;) {
+    if (ahead_at_ < ahead_.size()) return true;
+    take_stderr();
+    // The end and an error count as well: read() tells them apart.
+    if (ssh_channel_poll(channel_.get(), 0) != 0) return true;
+    if (ssh_channel_is_eof(channel_.get()) != 0 || ssh_channel_is_closed(channel_.get()) != 0) {
+      return true;
+    }
+    pollfd woken{.fd = wake, .events = POLLIN, .revents = 0};
+    if (wake >= 0 && ::poll(&woken, 1, 0) > 0) return false;
+    DSI_TRY(bool in_time, host_.pump(deadline, wake));
+    if (!in_time) return false;
   }
 }
 

@@ -55,8 +55,9 @@ class SshHost : public RemoteHost {
   ssh_session session() const { return session_.get(); }
   const std::string& name() const { return name_; }
   // Handles what arrives, waiting for it until the deadline at most. True: something may have
-  // changed. An error if the session is lost or stopped; the deadline's passing is `false`.
-  Result<bool> pump(Deadline deadline);
+  // changed. An error if the session is lost or stopped; the deadline's passing is `false`. Returns
+  // early, too, when the descriptor `wake` becomes readable.
+  Result<bool> pump(Deadline deadline, int wake = -1);
   // Why the session is no more.
   tl::unexpected<Error> lost() const;
   void channel_closed() { had_channel_ = true; }

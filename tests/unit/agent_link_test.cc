@@ -134,6 +134,7 @@ class ScriptedChannel : public Channel {
     at_ += n;
     return n;
   }
+  Result<bool> readable(int, Deadline) override { return true; }
   Result<void> write(std::string_view, Deadline) override { return {}; }
   Result<void> close_stdin() override { return {}; }
   Result<Exit> wait(Deadline) override { return Exit{1, "", "mkdir: Permission denied\n"}; }
