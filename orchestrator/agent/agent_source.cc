@@ -120,11 +120,15 @@ void AgentSource::serve(UniqueFd connection) {
 void AgentSource::answer(int fd) const {
   const Deadline deadline = Deadline::after(limits_.each);
   struct {
-    std::array<std::uint8_t, 4> magic{'D', 'S', 'L', '1'};
+    std::array<char, 4> magic{};
     Digest nonce{};
     Digest digest{};
   } proven;
   static_assert(sizeof proven == 68);
+  if (!receive_all(fd, proven.magic.data(), proven.magic.size(), deadline) ||
+      std::string_view(proven.magic.data(), proven.magic.size()) != kLoaderMagic) {
+    return;
+  }
   if (::getrandom(proven.nonce.data(), proven.nonce.size(), 0) !=
       static_cast<ssize_t>(proven.nonce.size())) {
     return;

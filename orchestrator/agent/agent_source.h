@@ -9,10 +9,13 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "orchestrator/base/unique_fd.h"
 
 namespace dsi::agent {
+
+inline constexpr std::string_view kLoaderMagic = "DSL1";
 
 // Thread-safe. Each connection is served in a thread of its own, so that one that is slow keeps
 // nobody else waiting; whoever does not take the agent in time is cut off.
@@ -32,7 +35,7 @@ class AgentSource {
   AgentSource(const AgentSource&) = delete;
   AgentSource& operator=(const AgentSource&) = delete;
 
-  // For a connection whose first four bytes were "DSL1" and have been read. Returns at once.
+  // A connection whose first four bytes, not yet read, are kLoaderMagic. Returns at once.
   void serve(UniqueFd connection);
 
  private:

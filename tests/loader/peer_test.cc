@@ -24,7 +24,9 @@ class PeerTest : public LoaderTest {
   // What a listener does: accepts, looks at the first four bytes, hands over.
   static void hand_over(const LoopbackPort& port, AgentSource& source) {
     UniqueFd fd = port.accept();
-    ASSERT_EQ(receive(fd.get(), 4), "DSL1");
+    char magic[4] = {};
+    ASSERT_EQ(::recv(fd.get(), magic, sizeof magic, MSG_PEEK | MSG_WAITALL), 4);
+    ASSERT_EQ(std::string_view(magic, sizeof magic), agent::kLoaderMagic);
     source.serve(std::move(fd));
   }
 
@@ -272,6 +274,7 @@ struct Served {
     int pair[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     near.reset(pair[0]);
+    send_to(near.get(), agent::kLoaderMagic);
     source.serve(UniqueFd(pair[1]));
   }
 };
