@@ -39,7 +39,7 @@ struct RunContext {
   Traffic& traffic;
   // Who passes the agent on. Null: every host gets it from here, and nobody is told to listen.
   distribute::AgentSources* agent_sources = nullptr;
-  protocol::ListenRequest listen;  // For every host but for its number. Has the run's key.
+  protocol::ListenRequest listen{};  // For every host but for its number. Has the run's key.
 };
 
 // A host that answered, its connection held for the run.
