@@ -64,6 +64,7 @@ class Bringer {
     constexpr std::size_t kPiece = 128 * 1024;
     for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size()))) {
       std::string_view piece = bytes.substr(0, kPiece);
+      if (bringing_.limit != nullptr) bringing_.limit->wait_for(piece.size(), bringing_.stop);
       if (!agent_.send_raw(piece, patience())) return;
       bringing_.bytes_sent += piece.size();
     }

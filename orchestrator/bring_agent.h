@@ -14,6 +14,7 @@
 
 #include "orchestrator/agent_link.h"
 #include "orchestrator/distribute/agent_sources.h"
+#include "orchestrator/distribute/rate_limit.h"
 #include "orchestrator/ports/remote_host.h"
 
 namespace dsi {
@@ -28,6 +29,7 @@ struct Bringing {
   std::stop_token stop;
   std::atomic<std::uint64_t>& bytes_sent;  // Of the whole run.
   std::vector<std::string>& transcript;
+  distribute::RateLimit* limit = nullptr;  // Of what leaves this machine; null: none.
 };
 
 struct Brought {

@@ -131,6 +131,7 @@ void Exchange::Loop::listen(const Message& message) {
     state_.self = request.self;
     state_.key = key;
     downstream_.limit_rate(request.rate);
+    if (request.ports == "none") return {};
     DSI_TRY(Listener listener, listen_on(request.ports));
     listener_ = std::move(listener.socket);
     reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
