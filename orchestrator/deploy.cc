@@ -74,7 +74,8 @@ Result<void> ensure_agent(Session& session, const RunContext& run) {
     auto brought =
         bring_agent({*session.remote, session.start, run.agent, sources,
                      sources != nullptr ? run.peering->key : "", run.options.stall_timeout,
-                     run.abort, run.traffic.bytes_sent, session.transcript},
+                     run.abort, run.traffic.bytes_sent, session.transcript,
+                     run.peering != nullptr ? &run.peering->limit : nullptr},
                     session.bytes_before);
     if (!brought) {
       return tl::unexpected<Error>(
