@@ -119,6 +119,19 @@ class Loader {
     return text;
   }
 
+  // So many bytes; fewer if they do not come within 30 s.
+  std::string read_bytes(std::size_t size) {
+    Deadline deadline = Deadline::after(30s);
+    std::string text;
+    while (text.size() < size) {
+      pollfd poll{out_.get(), POLLIN, 0};
+      char c = 0;
+      if (::poll(&poll, 1, deadline.poll_timeout()) <= 0 || ::read(out_.get(), &c, 1) <= 0) break;
+      text += c;
+    }
+    return text;
+  }
+
   struct End {
     int code = -1;
     std::string out;  // What was not read before.

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "orchestrator/agent/agent_source.h"
+#include "orchestrator/agent/protocol.h"
 #include "orchestrator/loader/sha256.h"
 #include "tests/loader/fixture.h"
 
@@ -264,6 +265,71 @@ TEST_F(PeerTest, A_node_that_does_not_answer_at_all_is_named) {
   EXPECT_EQ(failure_of(loader),
             fmt::format("failed 70 cannot connect to 127.0.0.1 port {}: Connection timed out\n",
                         dead.port));
+}
+
+// A real agent on a prefix of its own: brought there by a loader, told to listen as the head does.
+class RealNode {
+ public:
+  RealNode(const Payload& payload, const fs::path& prefix)
+      : loader_({DSI_LOADER, "load", payload.digest, std::to_string(payload.bytes.size()),
+                 std::to_string(payload.wire.size()), "abc123", prefix.string()}) {
+    EXPECT_EQ(loader_.read_until("ready\n"), kReady);
+  }
+  void write(const std::string& bytes) { loader_.write(bytes); }
+  protocol::Listening listen(std::uint32_t number) {
+    EXPECT_EQ(loader_.read_until("\n"), "DSI1 abc123\n");
+    EXPECT_EQ(next().type, "hello");
+    protocol::ListenRequest request;
+    request.self = number;
+    request.key = kKeyHex;
+    loader_.write(protocol::json_frame("listen", request));
+    protocol::Message message = next();
+    EXPECT_EQ(message.type, "listening");
+    return protocol::body_as<protocol::Listening>(message).value_or(protocol::Listening{});
+  }
+  int leave() { return loader_.end().code; }
+
+ private:
+  protocol::Message next() {
+    protocol::Frame frame;
+    while (!reader_.next(frame).value_or(false)) {
+      std::string byte = loader_.read_bytes(1);
+      if (byte.empty()) return {};
+      reader_.feed(byte);
+    }
+    return protocol::read_message(frame).value_or(protocol::Message{});
+  }
+
+  Loader loader_;
+  protocol::FrameReader reader_;
+};
+
+TEST_F(PeerTest, A_real_agent_that_listens_passes_itself_on_from_node_to_node) {
+  payload_.bytes = read_file(DSI_AGENT).value_or("");
+  payload_.wire = read_file(DSI_AGENT_LZMA).value_or("");
+  payload_.digest = sha256_hex(payload_.bytes);
+  auto prefix_of = [&](int number) {
+    fs::path prefix = folder_.path() / ("node " + std::to_string(number));
+    fs::create_directories(prefix / "store");
+    return prefix;
+  };
+  std::vector<std::unique_ptr<RealNode>> nodes;
+  nodes.push_back(std::make_unique<RealNode>(payload_, prefix_of(0)));
+  nodes.back()->write("stdin\n" + payload_.wire);
+  for (int number = 1; number < 4; ++number) {
+    protocol::Listening source = nodes.back()->listen(static_cast<std::uint32_t>(number - 1));
+    ASSERT_NE(source.port, 0) << source.error;
+    nodes.push_back(std::make_unique<RealNode>(payload_, prefix_of(number)));
+    nodes.back()->write(peer_request(source.port));
+  }
+  EXPECT_NE(nodes.back()->listen(3).port, 0);
+  for (auto& node : nodes) EXPECT_EQ(node->leave(), 0);
+  for (int number = 0; number < 4; ++number) {
+    auto store = prefix_of(number) / "store";
+    EXPECT_EQ(sha256_hex(read_file(store / (payload_.digest + ".x")).value_or("")),
+              payload_.digest);
+    EXPECT_EQ(read_file(store / (payload_.digest + ".lzma")).value_or(""), payload_.wire);
+  }
 }
 
 // ---- The source
