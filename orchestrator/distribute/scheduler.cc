@@ -146,6 +146,7 @@ void Scheduler::have(PeerId peer, const std::vector<std::uint32_t>& counts, Time
   Index i = state.trees.find(peer);
   if (i == kNobody) return;
   float now = state.seconds(at);
+  state.trees.node(i).suspect = false;
   for (std::uint32_t s = 0; s < state.trees.stripes() && s < counts.size(); ++s) {
     const Flow flow = state.trees.node(i).flows[s];
     if (counts[s] <= flow.count) continue;
@@ -220,6 +221,7 @@ void Scheduler::State::closed(Index child, Index parent, std::uint32_t stripe, f
   std::erase_if(complaints,
                 [&](const auto& c) { return c.first == child || c.second < now - kTogether; });
   complaints.emplace_back(child, now);
+  trees.node(parent).suspect = true;
   // One broken connection is one; two at once are a program that ended or a host that is gone.
   if (complaints.size() >= 2) make_slow(parent, "broke its connections to other hosts", now);
   if (trees.node(child).flows[stripe].parent == parent) trees.place(child, stripe, now);
@@ -285,6 +287,7 @@ void Scheduler::tick(Time at) {
   if (elapsed <= 0) return;
   state.last_tick = now;
   state.measure_pace(now);
+  state.trees.relieve(now);
   state.charge(std::min(elapsed, kPatience / 2));  // A head that slept knows nothing of that time.
   if (state.pace <= 0) return;
   state.acquit(now);
@@ -321,6 +324,7 @@ void Scheduler::State::measure_pace(float now) {
   average_pace = average_pace == 0 ? measured : 0.75f * average_pace + 0.25f * measured;
   pace = std::clamp(measured, average_pace / 4, average_pace * 1.25f);
   limit = std::max(kPatience * pace, kPatienceChunks);
+  trees.set_slack(4 + static_cast<std::uint32_t>(kPatience * pace));
   window_began = now;
   for (Index i = 1; i < trees.end(); ++i) conduct(i).mark = chunks_of(i);
 }

@@ -187,6 +187,7 @@ std::uint32_t Trees::depth(Index i, std::uint32_t stripe, Index without) const {
   for (;; ++hops) {
     if (i == kHeadNode) return hops;
     if (i == without || i == kNobody) return kNobody;
+    if (nodes_[i].suspect) return kNobody;
     if (has(i, stripe)) return hops + 1;
     i = nodes_[i].flows[stripe].parent;
   }
@@ -223,13 +224,24 @@ Index Trees::choose(Index child, std::uint32_t stripe, float now, Index hint) {
   // the whole stripe it need not leave the head again.
   const bool head_is_free = !node.slow && head_load_[stripe] == 0;
   if (head_is_free && whole_[stripe] == 0) return kHeadNode;
+  Index best = choose_free(child, stripe, now, hint, false);
+  if (best != kNobody) return best;
+  return head_is_free ? kHeadNode : choose_crowded(child, stripe, now);
+}
+
+// With `ahead`: only one for which the child need not wait.
+Index Trees::choose_free(Index child, std::uint32_t stripe, float now, Index hint, bool ahead) {
+  const Node& node = nodes_[child];
   Index best = kNobody;
   std::uint32_t best_price = kNobody;
   auto consider = [&](Index i) {
     if (nodes_[i].load >= stripes() || !may_feed(i, child, stripe, now)) return;
     std::uint32_t price = depth(i, stripe);
     if (nodes_[i].rack != node.rack) price += kOtherRackPenalty;
-    if (nodes_[i].flows[stripe].count < node.flows[stripe].count) price += kBehindPenalty;
+    if (is_behind(i, child, stripe)) {
+      if (ahead) return;
+      price += kBehindPenalty;
+    }
     if (price >= best_price) return;
     best = i;
     best_price = price;
@@ -238,8 +250,7 @@ Index Trees::choose(Index child, std::uint32_t stripe, float now, Index hint) {
   for (std::size_t n = 0; n < std::min(free_.size(), kFreeLooks); ++n) {
     consider(free_[turn_++ % free_.size()]);
   }
-  if (best != kNobody) return best;
-  return head_is_free ? kHeadNode : choose_crowded(child, stripe, now);
+  return best;
 }
 
 // Nobody has a free place: one gets a child too many. Its children get less each, and so does
@@ -255,7 +266,7 @@ Index Trees::choose_crowded(Index child, std::uint32_t stripe, float now) {
     std::uint32_t price = 64 * node.load + (feeds_many ? 32 : 0) +
                           (node.rack != nodes_[child].rack ? kOtherRackPenalty : 0) +
                           std::min(depth(i, stripe), 16u);
-    if (node.flows[stripe].count < nodes_[child].flows[stripe].count) price += kBehindPenalty;
+    if (is_behind(i, child, stripe)) price += kBehindPenalty;
     if (price >= best_price) return;
     best = i;
     best_price = price;
@@ -298,6 +309,35 @@ void Trees::evacuate(Index i, float now) {
   if (nodes_[i].head_only) return;
   for (std::uint32_t s = 0; s < stripes(); ++s) {
     if (nodes_[i].flows[s].parent == kHeadNode) place(i, s, now);
+  }
+}
+
+void Trees::relieve(float now) {
+  auto move = [&](Child child) {
+    if (free_.empty() || nodes_[child.node].slow || nodes_[child.node].head_only) return false;
+    Index parent = choose_free(child.node, child.stripe, now, kNobody, true);
+    if (parent == kNobody) return false;
+    ++repairs_;
+    detach(child.node, child.stripe);
+    attach(child.node, child.stripe, parent, now);
+    return true;
+  };
+  for (std::size_t n = 0; n < servers_.size() && !free_.empty(); ++n) {
+    const Node& node = nodes_[servers_[n]];
+    if (node.load <= stripes()) continue;
+    std::vector<Child> children = node.children;
+    // Leaves first: nobody is below them.
+    std::stable_partition(children.begin(), children.end(),
+                          [&](Child c) { return !has_children_in(c.node, c.stripe); });
+    for (Child child : children) {
+      if (node.load <= stripes()) break;
+      move(child);
+    }
+  }
+  std::vector<Child> children = nodes_[kHeadNode].children;
+  for (Child child : children) {
+    if (free_.empty()) return;
+    if (head_load_[child.stripe] > 1) move(child);
   }
 }
 

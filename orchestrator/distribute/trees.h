@@ -51,6 +51,7 @@ struct Node {
   bool slow = false;        // A leaf for now.
   bool corrupt = false;     // A leaf for good.
   bool head_only = false;   // It cannot connect to others.
+  bool suspect = false;     // It may be dead: nobody is placed below it for now.
   Index free_at = kNobody;  // Where it stands in the list of nodes with a free place.
   Index server_at = kNobody;
   std::vector<Flow> flows;  // By stripe; the head has none.
@@ -93,11 +94,16 @@ class Trees {
   void place_all(std::vector<Child> orphans, float now, Index hint = kNobody);
   // Its children get other parents, and the head is relieved of it; for one that does not serve.
   void evacuate(Index i, float now);
+  // Moves children of who has too many to free places, if there are any again.
+  void relieve(float now);
   void avoid(Index child, Index parent, float until);
   // It has so many verified chunks now. Once it has all it needs no parent any more.
   void count(Index i, std::uint32_t stripe, std::uint32_t chunks);
   void tell_again(Index child, std::uint32_t stripe);
 
+  // By so many chunks counts of nodes that are equally far may differ, since they are reported at
+  // different times.
+  void set_slack(std::uint32_t chunks) { slack_ = chunks; }
   // To be called when what Node::serves() rests on has changed.
   void set_slow(Index i, bool slow);
   void update(Index i);
@@ -119,6 +125,10 @@ class Trees {
   void detach(Index child, std::uint32_t stripe);
   bool may_feed(Index parent, Index child, std::uint32_t stripe, float now) const;
   Index choose(Index child, std::uint32_t stripe, float now, Index hint);
+  bool is_behind(Index parent, Index child, std::uint32_t stripe) const {
+    return nodes_[parent].flows[stripe].count + slack_ < nodes_[child].flows[stripe].count;
+  }
+  Index choose_free(Index child, std::uint32_t stripe, float now, Index hint, bool ahead);
   Index choose_crowded(Index child, std::uint32_t stripe, float now);
   bool splice(Index i, float now);
 
@@ -134,6 +144,7 @@ class Trees {
   std::vector<std::uint32_t> whole_;      // How many members have all of each stripe.
   std::vector<Child> told_;               // Flows whose assignment is to be taken, in order.
   std::size_t members_ = 0;
+  std::uint32_t slack_ = 4;
   std::size_t turn_ = 0;  // Where the next search begins, so that not the same are found always.
   std::uint64_t assignments_ = 0;
   std::uint64_t repairs_ = 0;

@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -344,13 +345,15 @@ def main():
                      help="kill -9 of the agent and of sshd, or no cable")
     command(first_contact, "first-contact", rate="100mbit").add_argument(
         "--counts", type=int, nargs="+", default=[8, 64])
-    command(delta, "delta", hosts=8, rate="100mbit").add_argument("--types", type=int, default=60)
+    command(delta, "delta", hosts=8, rate="100mbit").add_argument("--types", type=int, default=30)
     command(noop, "noop", hosts=64, rate="100mbit")
     command(fast, "fast", hosts=8, mib=64)
 
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("fanout_bench: the cluster needs root")
+    # So that a cluster is taken down whatever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fanout_bench: terminated"))
     results = {}
     print(f"`{shlex.join(sys.argv[1:])}` on {os.cpu_count()} processors, {time.strftime('%F')}")
     options.function(options, results)
