@@ -10,12 +10,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <utility>
 
+#include "orchestrator/agent/agent_source.h"
 #include "orchestrator/agent/downstream.h"
 #include "orchestrator/agent/listener.h"
+#include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/upstream.h"
 #include "orchestrator/base/sync.h"
 
@@ -53,6 +56,13 @@ struct Arrival {
   Moment since;
   std::size_t slot = 0;
 };
+
+// The agent is passed on from the folder in which it lies.
+std::unique_ptr<AgentSource> source_of_this_program(const RunKey& key) {
+  std::error_code ignored;
+  auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return std::make_unique<AgentSource>(self.parent_path().string(), own_digest(), key);
+}
 
 }  // namespace
 
@@ -113,6 +123,7 @@ class Exchange::Loop {
   const int end_of_descriptors_ = end_of_descriptors();
   std::size_t listener_slot_ = 0;
   std::deque<Arrival> arrivals_;
+  std::unique_ptr<AgentSource> agent_source_;
 
   std::uint64_t index_left_ = 0;  // Of what the head has announced.
   std::string index_;
@@ -173,6 +184,7 @@ void Exchange::Loop::close_ports() {
   arrivals_.clear();
   listener_.reset();
   reserve_.reset();
+  agent_source_.reset();
   state_.key.reset();
 }
 
@@ -343,7 +355,13 @@ void Exchange::Loop::look_at_arrivals(const std::vector<pollfd>& fds) {
 // The one place where it is decided by whom a connection is served. Nothing was read from it yet,
 // and who speaks no protocol that is known here is not answered.
 void Exchange::Loop::hand_over(UniqueFd socket, std::string_view magic) {
-  if (magic == kPeerMagic && state_.key) downstream_.admit(std::move(socket), now_);
+  if (!state_.key) return;
+  if (magic == kPeerMagic) downstream_.admit(std::move(socket), now_);
+  if (magic == kLoaderMagic) {
+    // It runs in threads of its own, and most nodes are never asked.
+    if (!agent_source_) agent_source_ = source_of_this_program(*state_.key);
+    agent_source_->serve(std::move(socket));
+  }
 }
 
 // ---- What the head is told

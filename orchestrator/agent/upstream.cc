@@ -110,13 +110,12 @@ void Upstream::say(Parent& parent, RecordType type, std::string_view payload, Mo
 }
 
 // Tells a parent what is wanted of it. Without the index nothing that it sends could be judged, so
-// first one of them is asked for that.
+// that is asked for first; of all of them, for each may wait for it itself, and two that wait for
+// each other (each is the other's parent for some stripe) would wait for ever.
 void Upstream::ask(Parent& parent, Moment now) {
   if (!parent.greeted || parent.gone) return;
   if (!state_.has_index()) {
-    for (const auto& [id, other] : parents_) {
-      if (other.index_asked && !other.gone) return;
-    }
+    if (parent.index_asked) return;
     parent.index_asked = true;
     parent.index.clear();
     return say(parent, RecordType::kAskIndex, {}, now);
