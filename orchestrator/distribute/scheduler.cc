@@ -26,11 +26,12 @@ namespace dsi::distribute {
 
 namespace {
 
-constexpr float kPatience = 0.35f;    // Seconds behind the pace; reports come every 0.2 s or so.
-constexpr float kPatienceChunks = 3;  // The least, for where a chunk takes long.
-constexpr float kTolerance = 0.75f;   // Of the pace; who keeps to that is never slow.
-constexpr float kGrace = 0.25f;       // For a new connection.
-constexpr float kWindow = 0.4f;       // Over which the pace is measured, or longer, until
+constexpr float kPatience = 0.35f;     // Seconds behind the pace; reports come every 0.2 s or so.
+constexpr float kPatienceChunks = 3;   // The least, for where a chunk takes long.
+constexpr float kTolerance = 0.75f;    // Of the pace; who keeps to that is never slow.
+constexpr float kGrace = 0.25f;        // For a new connection.
+constexpr float kFirstWindow = 0.25f;  // Seconds from the start until there is a first pace.
+constexpr float kWindow = 0.4f;        // Over which the pace is measured, or longer, until
 constexpr std::uint32_t kWindowChunks = 4;  // a node has got so many.
 constexpr float kWellFor = 1.5f;            // A slow node that keeps the pace so long serves again,
 constexpr int kRelapses = 2;                // but so often only.
@@ -39,13 +40,18 @@ constexpr float kForever = 1e30f;
 constexpr float kTogether = 2;      // Complaints within so many seconds are about one event.
 constexpr double kMostSlow = 0.45;  // Of the members: with fewer to serve nothing is won.
 constexpr std::size_t kStrikes = 3;
+constexpr std::size_t kMoves = 3;     // With so many parents within kMovesWithin seconds a child
+constexpr float kMovesWithin = 4;     // was late: it is the child.
 constexpr std::size_t kAccusers = 3;  // Who calls so many peers corrupt is so itself.
+
+constexpr char kMuchSlower[] = "was much slower than the others, so it served none";
 
 // What a node did; what Trees need not know.
 struct Conduct {
   std::uint64_t mark = 0;  // Chunks when the window began.
   float well_since = 0;    // Only for a slow one.
   int relapses = 0;
+  bool reported = false;               // Since the last tick.
   bool for_good = false;               // Slow in sending: that it receives well proves nothing.
   bool has_served = false;             // Something came from it to another node.
   bool has_connected = false;          // Something came to it from another node.
@@ -53,6 +59,7 @@ struct Conduct {
   std::vector<Index> cannot_reach;     // Parents
   std::vector<Index> calls_corrupt;    // Parents
   std::vector<std::pair<Index, float>> closed_for;  // Children, and when.
+  std::vector<float> moves;                         // When it got another parent for being late.
   std::vector<Index> strikes;                       // Children that were taken from it one by one.
 };
 
@@ -87,6 +94,7 @@ struct Scheduler::State {
   void unreachable(Index child, Index parent, std::uint32_t stripe, float now);
   void closed(Index child, Index parent, std::uint32_t stripe, float now);
   void silent(Index child, Index parent, std::uint32_t stripe, float now);
+  void move(Index child, Index parent, std::uint32_t stripe, float now);
   void corrupt(Index child, Index parent, std::uint32_t stripe, float now);
 
   bool make_slow(Index i, const char* why, float now);
@@ -94,7 +102,7 @@ struct Scheduler::State {
   bool is_fed(Index i, std::uint32_t stripe) const;
   void charge(float elapsed);
   void judge(float now);
-  bool judge_child(Index i, float now);
+  bool lags(Index i) const;
   void judge_flow(Index i, std::uint32_t stripe, float now);
   void acquit(float now);
 
@@ -108,6 +116,7 @@ struct Scheduler::State {
   float pace = 0;          // Chunks a second in one stripe; 0: not known yet.
   float average_pace = 0;  // Over several windows.
   float limit = 0;         // Of a debt, in chunks.
+  bool charged = false;    // Debts are in chunks.
   std::size_t slow = 0;    // Members
 };
 
@@ -147,6 +156,7 @@ void Scheduler::have(PeerId peer, const std::vector<std::uint32_t>& counts, Time
   if (i == kNobody) return;
   float now = state.seconds(at);
   state.trees.node(i).suspect = false;
+  state.conduct(i).reported = true;
   for (std::uint32_t s = 0; s < state.trees.stripes() && s < counts.size(); ++s) {
     const Flow flow = state.trees.node(i).flows[s];
     if (counts[s] <= flow.count) continue;
@@ -233,6 +243,20 @@ void Scheduler::State::silent(Index child, Index parent, std::uint32_t stripe, f
   if (!is_fed(child, stripe) && !trees.node(parent).slow) {
     return trees.tell_again(child, stripe);
   }
+  move(child, parent, stripe, now);
+}
+
+// Another parent, since it gets too little from this one.
+void Scheduler::State::move(Index child, Index parent, std::uint32_t stripe, float now) {
+  std::vector<float>& moves = conduct(child).moves;
+  std::erase_if(moves, [&](float when) { return when < now - kMovesWithin; });
+  moves.push_back(now);
+  if (moves.size() >= kMoves && !trees.node(child).slow) make_slow(child, kMuchSlower, now);
+  // One that is slow anyway loses by every move what is under way to it.
+  if (moves.size() >= kMoves && trees.node(parent).serves() &&
+      trees.node(child).flows[stripe].parent == parent) {
+    return trees.tell_again(child, stripe);
+  }
   trees.avoid(child, parent, now + kAvoidAfterFault);
   trees.place(child, stripe, now);
 }
@@ -296,7 +320,7 @@ void Scheduler::tick(Time at) {
 
 void Scheduler::State::measure_pace(float now) {
   float window = now - window_began;
-  if (window < kWindow) return;
+  if (window < (pace == 0 ? kFirstWindow : kWindow)) return;
   std::vector<float> rates;
   std::vector<std::uint64_t> gains;
   for (Index i = 1; i < trees.end(); ++i) {
@@ -339,20 +363,29 @@ bool Scheduler::State::is_fed(Index i, std::uint32_t stripe) const {
 }
 
 void Scheduler::State::charge(float elapsed) {
+  const bool first = pace > 0 && !charged;
+  charged = charged || first;
   for (Index i = 1; i < trees.end(); ++i) {
     Node& node = trees.node(i);
     if (!node.member) continue;
     for (std::uint32_t s = 0; s < trees.stripes(); ++s) {
       Flow& flow = node.flows[s];
-      auto came = static_cast<float>(flow.count - flow.seen);
-      flow.seen = flow.count;
       if (last_tick - flow.since < kGrace || !is_fed(i, s)) {
         flow.debt = 0;
-      } else {
-        float owed = flow.debt + kTolerance * pace * elapsed - came;
-        // Who recovers is not held to all of it.
-        flow.debt = std::clamp(owed, 0.0f, node.slow ? limit / 2 : 2 * limit);
+        flow.seen = flow.count;
+        continue;
       }
+      // Until there is a pace, the debt is counted in seconds.
+      if (pace == 0) {
+        flow.debt += elapsed;
+        continue;
+      }
+      auto came = static_cast<float>(flow.count - flow.seen);
+      flow.seen = flow.count;
+      float owed = first ? (flow.debt + elapsed) * kTolerance * pace - came
+                         : flow.debt + kTolerance * pace * elapsed - came;
+      // Who recovers is not held to all of it.
+      flow.debt = std::clamp(owed, 0.0f, node.slow ? limit / 2 : 2 * limit);
     }
   }
 }
@@ -383,10 +416,13 @@ void Scheduler::State::judge(float now) {
   for (Index i = 1; i < trees.end(); ++i) {
     const Node& node = trees.node(i);
     if (!node.member || node.slow) continue;
+    // What a node owes in all stripes right after it reported is no accident of one connection,
+    // nor of a report that is late: half the debt will do.
+    const float enough = std::exchange(conduct(i).reported, false) && lags(i) ? limit / 2 : limit;
     for (std::uint32_t s = 0; s < trees.stripes(); ++s) {
       if (!is_fed(i, s)) continue;
       ++fed;
-      if (node.flows[s].debt > limit) late.push_back({s, i});
+      if (node.flows[s].debt > enough) late.push_back({s, i});
     }
   }
   if (late.empty()) return;
@@ -399,7 +435,8 @@ void Scheduler::State::judge(float now) {
   std::size_t budget = std::max<std::size_t>(8, fed / 32);
   std::erase_if(late, [&](Child c) {
     if (trees.node(c.node).slow) return true;
-    if (budget == 0 || !judge_child(c.node, now)) return false;
+    if (budget == 0 || !lags(c.node)) return false;
+    if (!make_slow(c.node, kMuchSlower, now)) return false;
     --budget;
     return true;
   });
@@ -412,15 +449,17 @@ void Scheduler::State::judge(float now) {
   }
 }
 
-// True if it is slow in all that it could get.
-bool Scheduler::State::judge_child(Index i, float now) {
+// It is slow in all that it could get.
+bool Scheduler::State::lags(Index i) const {
   std::size_t fed = 0;
   for (std::uint32_t s = 0; s < trees.stripes(); ++s) {
-    if (!is_fed(i, s)) continue;
+    const Flow& flow = trees.node(i).flows[s];
+    // What has just got another parent proves nothing.
+    if (!is_fed(i, s) || last_tick - flow.since < kGrace + kPatience) continue;
     ++fed;
-    if (trees.node(i).flows[s].debt <= limit / 2) return false;
+    if (flow.debt <= limit / 2) return false;
   }
-  return fed >= 2 && make_slow(i, "was much slower than the others, so it served none", now);
+  return fed >= 2;
 }
 
 void Scheduler::State::judge_flow(Index i, std::uint32_t stripe, float now) {
@@ -440,8 +479,7 @@ void Scheduler::State::judge_flow(Index i, std::uint32_t stripe, float now) {
     conduct(parent).for_good = true;
     if (make_slow(parent, "was slow in sending, so it served none", now)) return;
   }
-  trees.avoid(i, parent, now + kAvoidAfterFault);
-  trees.place(i, stripe, now);
+  move(i, parent, stripe, now);
 }
 
 std::vector<Assignment> Scheduler::take_assignments() {
