@@ -140,7 +140,7 @@ struct FileHeader {
 struct ListenRequest {
   std::uint32_t self = 0;  // Number of this host in the run; others know it by that.
   std::string key;         // 32 bytes in hexadecimal digits, new in each run.
-  std::string ports;       // "A-B", or empty: any.
+  std::string ports;       // "A-B"; empty: any; "none": nobody is there to be served.
   std::uint64_t rate = 0;  // Bytes a second that this node may send to others; 0: no limit.
 };
 
