@@ -236,20 +236,20 @@ bool Trees::may_feed(Index parent, Index child, std::uint32_t stripe, float now)
   return depth(parent, stripe, child) != kNobody;
 }
 
-Index Trees::choose(Index child, std::uint32_t stripe, float now, Index hint) {
+Index Trees::choose(Index child, std::uint32_t stripe, float now) {
   const Node& node = nodes_[child];
   if (node.head_only) return kHeadNode;
   // One child of the head in each stripe: that is how every chunk leaves it once. Where others have
   // the whole stripe it need not leave the head again.
   const bool head_is_free = !node.slow && head_load_[stripe] == 0;
   if (head_is_free && whole_[stripe] == 0) return kHeadNode;
-  Index best = choose_free(child, stripe, now, hint, false);
+  Index best = choose_free(child, stripe, now, false);
   if (best != kNobody) return best;
   return head_is_free ? kHeadNode : choose_crowded(child, stripe, now);
 }
 
 // With `ahead`: only one for which the child need not wait.
-Index Trees::choose_free(Index child, std::uint32_t stripe, float now, Index hint, bool ahead) {
+Index Trees::choose_free(Index child, std::uint32_t stripe, float now, bool ahead) {
   const Node& node = nodes_[child];
   Index best = kNobody;
   std::uint32_t best_price = kNobody;
@@ -265,7 +265,6 @@ Index Trees::choose_free(Index child, std::uint32_t stripe, float now, Index hin
     best = i;
     best_price = price;
   };
-  if (hint != kNobody && hint != kHeadNode) consider(hint);
   for (std::size_t n = 0; n < std::min(free_.size(), kFreeLooks); ++n) {
     consider(free_[turn_++ % free_.size()]);
   }
@@ -300,14 +299,14 @@ Index Trees::choose_crowded(Index child, std::uint32_t stripe, float now) {
   return load >= kCrowd * stripes() && nodes_[kHeadNode].load < load ? kHeadNode : best;
 }
 
-void Trees::place(Index child, std::uint32_t stripe, float now, Index hint) {
+void Trees::place(Index child, std::uint32_t stripe, float now) {
   if (!nodes_[child].member || has(child, stripe)) return;
   if (nodes_[child].flows[stripe].parent != kNobody) ++repairs_;
   detach(child, stripe);
-  attach(child, stripe, choose(child, stripe, now, hint), now);
+  attach(child, stripe, choose(child, stripe, now), now);
 }
 
-void Trees::place_all(std::vector<Child> orphans, float now, Index hint) {
+void Trees::place_all(std::vector<Child> orphans, float now) {
   // Who has a subtree first: it gets the place nearer to the head. Then who has most: it is the one
   // that can feed the others.
   auto rank = [&](Child c) {
@@ -317,7 +316,7 @@ void Trees::place_all(std::vector<Child> orphans, float now, Index hint) {
                    [&](Child a, Child b) { return rank(a) > rank(b); });
   for (Child orphan : orphans) {
     if (!has(orphan.node, orphan.stripe)) ++repairs_;
-    place(orphan.node, orphan.stripe, now, hint);
+    place(orphan.node, orphan.stripe, now);
   }
 }
 
@@ -334,7 +333,7 @@ void Trees::evacuate(Index i, float now) {
 void Trees::relieve(float now) {
   auto move = [&](Child child) {
     if (free_.empty() || nodes_[child.node].slow || nodes_[child.node].head_only) return false;
-    Index parent = choose_free(child.node, child.stripe, now, kNobody, true);
+    Index parent = choose_free(child.node, child.stripe, now, true);
     if (parent == kNobody) return false;
     ++repairs_;
     detach(child.node, child.stripe);

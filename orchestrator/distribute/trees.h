@@ -90,9 +90,9 @@ class Trees {
   std::vector<Child> remove(Index i);
 
   // Gives the child another parent (or its first) for the stripe, the old one if nothing is better.
-  void place(Index child, std::uint32_t stripe, float now, Index hint = kNobody);
+  void place(Index child, std::uint32_t stripe, float now);
   // The same for all; those with a subtree of their own first.
-  void place_all(std::vector<Child> orphans, float now, Index hint = kNobody);
+  void place_all(std::vector<Child> orphans, float now);
   // Its children get other parents, and the head is relieved of it; for one that does not serve.
   void evacuate(Index i, float now);
   // Moves children of who has too many to free places, if there are any again.
@@ -129,11 +129,11 @@ class Trees {
   void attach(Index child, std::uint32_t stripe, Index parent, float now);
   void detach(Index child, std::uint32_t stripe);
   bool may_feed(Index parent, Index child, std::uint32_t stripe, float now) const;
-  Index choose(Index child, std::uint32_t stripe, float now, Index hint);
+  Index choose(Index child, std::uint32_t stripe, float now);
   bool is_behind(Index parent, Index child, std::uint32_t stripe) const {
     return nodes_[parent].flows[stripe].count + slack_ < nodes_[child].flows[stripe].count;
   }
-  Index choose_free(Index child, std::uint32_t stripe, float now, Index hint, bool ahead);
+  Index choose_free(Index child, std::uint32_t stripe, float now, bool ahead);
   Index choose_crowded(Index child, std::uint32_t stripe, float now);
   bool splice(Index i, float now);
 
