@@ -126,7 +126,7 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
   auto patience = run.options.stall_timeout + 30s +
                   run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
   for (;;) {
-    DSI_TRY(protocol::Message message, session.agent->receive(Deadline::after(patience)));
+    DSI_TRY(protocol::Message message, hear(session, Deadline::after(patience), run));
     session.transcript.push_back(
         "host: " +
         (message.type == "result" || message.type == "stage"

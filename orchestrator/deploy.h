@@ -67,6 +67,7 @@ struct Session {
   AgentStart start;
   protocol::Facts facts;
   std::optional<protocol::Listening> listening;  // Once it has been asked.
+  Deadline::Clock::time_point next_ping{};       // When it must hear of us again.
   distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
   std::uint64_t bytes_before = 0;                // Sent on channels that are closed.
   std::vector<std::string> transcript;

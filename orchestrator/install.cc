@@ -26,6 +26,7 @@
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
 #include "orchestrator/examples.h"
+#include "orchestrator/exchange.h"
 #include "orchestrator/hosts.h"
 #include "orchestrator/parallel.h"
 #include "orchestrator/plan.h"
@@ -270,6 +271,7 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
                  for (const std::string& line : survey.sessions[i]->transcript) {
                    world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
                  }
+                 if (run.distributor != nullptr) attend(*survey.sessions[i], run, world.drain);
                });
   return rows;
 }

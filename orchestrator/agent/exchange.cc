@@ -122,6 +122,7 @@ class Exchange::Loop {
   UniqueFd reserve_;  // Given up to be able to turn somebody away when descriptors run out.
   const int end_of_descriptors_ = end_of_descriptors();
   std::size_t listener_slot_ = 0;
+  Moment heard_head_{};
   std::deque<Arrival> arrivals_;
   std::unique_ptr<AgentSource> agent_source_;
 
@@ -240,6 +241,8 @@ bool Exchange::Loop::obey_message(const Message& message) {
     // No harm if everything is here, and only then is a node not needed.
     if (state_.stream) state_.stream->give_up({"the head dismissed this node too early", {}});
     close_ports();
+  } else if (message.type == "ping") {
+    // That it came is all it says.
   } else if (message.type == "index") {
     auto size = message.body.find("size");
     bool good = size != message.body.end() && size->is_number_unsigned();
@@ -395,7 +398,7 @@ milliseconds Exchange::Loop::wait() const {
   bool busy = !upstream_.empty() || !downstream_.empty() || !arrivals_.empty() ||
               (state_.has_index() &&
                (state_.stream->counts() != told_.counts || state_.sent != told_.sent));
-  if (!busy) return milliseconds(-1);
+  if (!busy) return ended_ ? milliseconds(-1) : milliseconds(1000);
   milliseconds most = kTick;
   if (state_.has_index() && state_.stream->counts() != told_.counts) {
     auto due = std::chrono::ceil<milliseconds>(told_at_ + kHaveEvery - now_);
@@ -407,6 +410,7 @@ milliseconds Exchange::Loop::wait() const {
 void Exchange::Loop::run() {
   std::vector<pollfd> fds;
   std::vector<char> buffer(128u << 10);
+  heard_head_ = Clock::now();
   read_head();  // What came with "listen".
   while (running_) {
     fds.clear();
@@ -441,12 +445,19 @@ void Exchange::Loop::run() {
     if (head_slot_ != 0 && fds[head_slot_].revents != 0) {
       ssize_t n = ::read(wire_.in(), buffer.data(), buffer.size());
       if (n > 0) {
+        heard_head_ = now_;
         reader_.feed({buffer.data(), static_cast<std::size_t>(n)});
         read_head();
       } else if (n == 0 || errno != EINTR) {
         end({"the head left in the middle of an install", {}});
         wire_.deliver_end();
       }
+    }
+    // What the main flow has not taken yet is not read, and no sign of silence.
+    if (wire_.is_full()) heard_head_ = now_;
+    if (!ended_ && now_ - heard_head_ > protocol::kHeadSilence) {
+      end({"the head has not been heard of for too long", {}});
+      wire_.deliver_end();
     }
     downstream_.serve(now_);
     report();
