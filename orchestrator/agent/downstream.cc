@@ -97,6 +97,7 @@ bool Downstream::obey(Child& child, const Record& record, Moment now) {
       child.stripes.erase(number_at(record.payload));
       return true;
     case RecordType::kHello:
+    case RecordType::kHasIndex:
     case RecordType::kIndex:
     case RecordType::kChunk:
       return false;
@@ -157,6 +158,11 @@ bool Downstream::send_next(Child& child, Moment now) {
   if (child.gone || !child.greeted || !child.link.idle() || !state_.has_index()) return false;
   for (const std::string& payload : std::exchange(child.early, {})) {
     child.gone |= !begin_stripe(child, payload);
+  }
+  if (!std::exchange(child.told_of_index, true)) {
+    child.link.put(RecordType::kHasIndex, {});
+    child.said = now;
+    if (!child.link.flush()) return false;
   }
   if (!child.wants_index && child.stripes.empty()) return false;
   if (!limit_.allows(now)) {

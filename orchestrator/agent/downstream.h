@@ -67,6 +67,7 @@ class Downstream {
     bool greeted = false;
     std::map<std::uint32_t, Stripe> stripes;
     std::vector<std::string> early;  // Payloads of kFollow that came before the index.
+    bool told_of_index = false;
     bool wants_index = false;
     std::size_t index_sent = 0;
     Moment since{};

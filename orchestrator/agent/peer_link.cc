@@ -273,7 +273,7 @@ bool PeerLink::next(Record& record) {
   }
   in_begin_ += 4 + length;
   if (text[0] < static_cast<std::uint8_t>(RecordType::kHello) ||
-      text[0] > static_cast<std::uint8_t>(RecordType::kPing)) {
+      text[0] > static_cast<std::uint8_t>(RecordType::kHasIndex)) {
     fail(State::kForged);
     return false;
   }

@@ -23,6 +23,8 @@
 //   kFollow    stripe (4), bitmap of the stripe's chunks that the sender has: its chunk 8i+j is bit
 //              j of byte i
 //   kUnfollow  stripe (4)
+//   kHasIndex  a parent has the index, and may be asked for it: two that asked each other before
+//              either had it would wait for ever
 //   kAskIndex
 //   kIndex     the next bytes of the encoded index
 //   kChunk     number (4), its bytes
@@ -58,6 +60,7 @@ enum class RecordType : std::uint8_t {
   kIndex,
   kChunk,
   kPing,
+  kHasIndex,
 };
 
 struct Record {

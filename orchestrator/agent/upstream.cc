@@ -54,7 +54,7 @@ void Upstream::connect_next(Parent& parent, Moment now) {
   parent.connecting.reset();
   parent.link.reset();
   parent.slot = 0;
-  parent.said_hello = parent.greeted = false;
+  parent.said_hello = parent.greeted = parent.has_index = parent.index_asked = false;
   while (parent.next_address < parent.addresses.size()) {
     const std::string& address = parent.addresses[parent.next_address++];
     auto fd = start_connecting(address, parent.port);
@@ -110,12 +110,14 @@ void Upstream::say(Parent& parent, RecordType type, std::string_view payload, Mo
 }
 
 // Tells a parent what is wanted of it. Without the index nothing that it sends could be judged, so
-// that is asked for first; of all of them, for each may wait for it itself, and two that wait for
-// each other (each is the other's parent for some stripe) would wait for ever.
+// first one of them that has it is asked for that.
 void Upstream::ask(Parent& parent, Moment now) {
   if (!parent.greeted || parent.gone) return;
   if (!state_.has_index()) {
-    if (parent.index_asked) return;
+    if (!parent.has_index) return;
+    for (const auto& [id, other] : parents_) {
+      if (other.index_asked && !other.gone) return;
+    }
     parent.index_asked = true;
     parent.index.clear();
     return say(parent, RecordType::kAskIndex, {}, now);
@@ -180,6 +182,10 @@ void Upstream::obey(Parent& parent, const Record& record, Moment now) {
       return failed_here(parent, "unreachable", "another node of this run answers there", now);
     }
     parent.greeted = true;
+    return ask(parent, now);
+  }
+  if (record.type == RecordType::kHasIndex) {
+    parent.has_index = true;
     return ask(parent, now);
   }
   if (record.type == RecordType::kIndex) return take_index(parent, record.payload, now);

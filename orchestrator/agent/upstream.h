@@ -49,6 +49,7 @@ class Upstream {
     std::set<std::uint32_t> asked;  // Those that it was told of.
     bool said_hello = false;
     bool greeted = false;  // It is who it should be.
+    bool has_index = false;
     bool index_asked = false;
     std::string index;
     Moment heard{};

@@ -113,6 +113,27 @@ TEST_F(SwarmTest, Every_node_gets_everything_and_the_head_sends_each_chunk_once)
   }
 }
 
+TEST_F(SwarmTest, Nodes_that_follow_each_other_before_either_has_the_index_get_it_from_a_third) {
+  TestRelease release = large_release(1u << 20);
+  TestSwarm swarm(stream_of(release, 16384, 2));
+  ASSERT_NO_FATAL_FAILURE(start(swarm, release, 3));
+  SwarmNode& one = at(swarm, 0);
+  SwarmNode& two = at(swarm, 1);
+  SwarmNode& third = at(swarm, 2);
+  swarm.follow(one, 0, &two);
+  swarm.follow(two, 1, &one);
+  // Longer than it takes them to meet; if not, the test proves less.
+  swarm.wait([end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300)] {
+    return std::chrono::steady_clock::now() > end;
+  });
+  swarm.follow(one, 1, &third);
+  swarm.follow(two, 0, &third);
+  swarm.send_index(third);
+  swarm.send_chunks(third);
+  ASSERT_TRUE(swarm.wait_for_results());
+  for (SwarmNode& node : swarm.nodes) expect_installed(node, release);
+}
+
 TEST_F(SwarmTest, The_end_of_the_heads_stream_closes_the_port_and_ends_the_process) {
   TestRelease release = large_release();
   TestSwarm swarm(stream_of(release, 16384, 1));
@@ -402,6 +423,7 @@ TEST_F(SwarmTest, Records_of_a_child_that_cannot_be_end_its_connection) {
            {RecordType::kUnfollow, "ab"},
            {RecordType::kChunk, agent::number_bytes(20) + "x"},
            {RecordType::kIndex, "x"},
+           {RecordType::kHasIndex, {}},
            {RecordType::kHello, hello}}) {
     UniqueFd fd = connect_to(parent.listening.port);
     PeerLink link(std::move(fd), PeerLink::Role::kClient, *agent::run_key(kRunKey));
@@ -436,6 +458,7 @@ TEST_F(SwarmTest, An_index_that_is_not_the_announced_one_is_not_believed) {
   std::string forged = swarm.stream.encoded;
   forged[forged.size() - 1] = static_cast<char>(forged[forged.size() - 1] ^ 1);
   BadPeer bad(77, swarm.stream, kRunKey, [&](PeerLink& link) {
+    link.put(RecordType::kHasIndex, {});
     if (!BadPeer::wait_for(link, RecordType::kAskIndex)) return;
     link.put(RecordType::kIndex, forged);
     BadPeer::send(link);
