@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace dsi {
 
@@ -29,9 +30,10 @@ class InFlight {
   // Looks at the connection now and then. 0: it is no TCP socket.
   double most(int socket);
 
-  std::chrono::steady_clock::time_point next_look_{};
-  double most_ = 0;  // Bytes
-  int buffer_ = 0;   // Bytes, as it was set.
+  std::chrono::steady_clock::time_point looked_{};
+  std::uint64_t acked_ = 0;  // Bytes, by then.
+  double most_ = 0;          // Bytes
+  int buffer_ = 0;           // Bytes, as it was set.
 };
 
 }  // namespace dsi
