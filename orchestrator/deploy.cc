@@ -9,6 +9,7 @@
 
 #include "orchestrator/base/random.h"
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/bring_agent.h"
 #include "orchestrator/exchange.h"
 
 namespace dsi {
@@ -59,39 +60,37 @@ tl::unexpected<HostFailure> failed(Error error) {
   return tl::unexpected<HostFailure>(HostFailure{HostStatus::kFailed, std::move(error)});
 }
 
-// A running agent on the session: the one that look_at found, or one brought there now.
+distribute::AgentSources* agent_sources_of(const RunContext& run) {
+  return run.peering != nullptr ? run.peering->agent_sources.get() : nullptr;
+}
+
+// A running agent on the session: the one that look_at found, or one brought there now. Where hosts
+// pass the agent on it listens too, and is a source for others from then on.
 Result<void> ensure_agent(Session& session, const RunContext& run) {
-  if (session.agent) return {};
-  session.start.nonce = random_hex(16);
-  std::shared_ptr<const std::string> compressed;
-  if (session.gzip) {
-    DSI_TRY(compressed, run.agent.gzip());
+  distribute::AgentSources* sources = agent_sources_of(run);
+  std::optional<distribute::AgentSources::Lease> lease;
+  if (!session.agent) {
+    session.start.nonce = random_hex(16);
+    auto brought =
+        bring_agent({*session.remote, session.start, run.agent, sources,
+                     sources != nullptr ? run.peering->key : "", run.options.stall_timeout,
+                     run.abort, run.traffic.bytes_sent, session.transcript,
+                     run.peering != nullptr ? &run.peering->limit : nullptr},
+                    session.bytes_before);
+    if (!brought) {
+      return tl::unexpected<Error>(
+          in("the agent cannot be put in {}", session.facts.prefix)(brought.error()));
+    }
+    session.facts = brought->greeting.facts;
+    session.agent = std::move(brought->agent);
+    if (brought->lease) lease.emplace(*std::move(brought->lease));
   }
-  const std::string& bytes = compressed ? *compressed : run.agent.bytes();
-  DSI_TRY(std::unique_ptr<Channel> channel,
-          session.remote->exec(bring_command(session.start, run.agent, bytes.size(), session.gzip),
-                               run.stall_deadline()));
-  auto agent =
-      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest());
-  session.transcript.push_back("brings the agent");
-  constexpr std::size_t kPiece = 128 * 1024;
-  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
-    std::string_view piece = std::string_view(bytes).substr(at, kPiece);
-    // A script that gave up (no space, no permission) stops reading; what it says on stderr is the
-    // reason, and greet() has it.
-    if (!agent->send_raw(piece, run.stall_deadline())) break;
-    run.traffic.bytes_sent += piece.size();
-  }
-  auto greeting = agent->greet(run.stall_deadline());
-  session.bytes_before += agent->bytes_sent();
-  if (!greeting) {
-    return tl::unexpected<Error>(
-        in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
-  }
-  session.bytes_before -= agent->bytes_sent();
-  if (!greeting->agent) return fail("the agent did not start");
-  session.facts = greeting->facts;
-  session.agent = std::move(agent);
+  if (sources == nullptr) return {};
+  DSI_CHECK(listen(session, run));
+  if (!session.listening || session.listening->port == 0) return {};
+  distribute::AgentSources::Source self{session.host.name, session.listening->port,
+                                        session.listening->addresses};
+  lease ? lease->becomes(std::move(self)) : sources->add(std::move(self));
   return {};
 }
 
@@ -127,7 +126,7 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
   auto patience = run.options.stall_timeout + 30s +
                   run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
   for (;;) {
-    DSI_TRY(protocol::Message message, session.agent->receive(Deadline::after(patience)));
+    DSI_TRY(protocol::Message message, hear(session, Deadline::after(patience), run));
     session.transcript.push_back(
         "host: " +
         (message.type == "result" || message.type == "stage"
@@ -214,6 +213,10 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
   row.seconds = std::chrono::steady_clock::now() - begin;
   if (session.swarm != nullptr && row.status != HostStatus::kFailed) return row;
   if (session.swarm != nullptr) session.swarm->leave(session.number);
+  if (distribute::AgentSources* sources = agent_sources_of(run)) {
+    // Others may be taking the agent from this host.
+    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
+  }
   session.hang_up();
   return row;
 }
@@ -256,7 +259,6 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
   auto greeting = agent->greet(run.stall_deadline());
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;
-  session.gzip = greeting->gzip;
   session.transcript.push_back(
       fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
                   session.facts.kernel, session.facts.prefix,

@@ -8,12 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "orchestrator/agent_link.h"
 #include "orchestrator/bundle.h"
+#include "orchestrator/distribute/agent_sources.h"
 #include "orchestrator/distribute/distributor.h"
 #include "orchestrator/distribute/rate_limit.h"
 #include "orchestrator/options.h"
@@ -33,6 +35,8 @@ struct Peering {
   bool swarm = false;           // Otherwise every byte goes straight from here to its host.
   bool listen = false;          // There is somebody to serve.
   distribute::RateLimit limit;  // Of what leaves this machine.
+  // Who passes the agent on to hosts that have none. Null: every host gets it from here.
+  std::unique_ptr<distribute::AgentSources> agent_sources = nullptr;
 };
 
 // What is the same for all hosts of a run. Outlives every session.
@@ -61,9 +65,9 @@ struct Session {
   std::unique_ptr<RemoteHost> remote;
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
   AgentStart start;
-  bool gzip = false;
   protocol::Facts facts;
   std::optional<protocol::Listening> listening;  // Once it has been asked.
+  Deadline::Clock::time_point next_ping{};       // When it must hear of us again.
   distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
   std::uint64_t bytes_before = 0;                // Sent on channels that are closed.
   std::vector<std::string> transcript;

@@ -60,6 +60,45 @@ Result<void> listen(Session& session, const RunContext& run) {
   return {};
 }
 
+namespace {
+
+// Says "ping" when it is time to. Only a host that listens needs to hear it.
+Result<void> ping_if_due(Session& session, const RunContext& run) {
+  if (!session.listening || Deadline::Clock::now() < session.next_ping) return {};
+  session.next_ping = Deadline::Clock::now() + protocol::kPingEvery;
+  return session.agent->send("ping", {}, run.stall_deadline());
+}
+
+}  // namespace
+
+Result<protocol::Message> hear(Session& session, Deadline deadline, const RunContext& run) {
+  if (!session.listening) return session.agent->receive(deadline);
+  for (;;) {
+    DSI_CHECK(ping_if_due(session, run));
+    auto slice = std::min<std::chrono::milliseconds>(protocol::kPingEvery, deadline.left());
+    DSI_TRY(auto message, session.agent->poll(-1, Deadline::after(slice)));
+    if (message) return *std::move(message);
+    if (deadline.passed()) {
+      // For the error's text.
+      return session.agent->receive(deadline);
+    }
+  }
+}
+
+void attend(Session& session, const RunContext& run, std::stop_token drain) {
+  if (session.swarm == nullptr || !session.agent) return;
+  while (!run.abort.stop_requested() && !run.distributor->complete(drain.stop_requested())) {
+    auto heard = ping_if_due(session, run).and_then([&] {
+      return session.agent->poll(session.swarm->wake(session.number), Deadline::after(500ms));
+    });
+    if (!heard) {
+      session.swarm->leave(session.number);
+      return session.hang_up();
+    }
+    (void)session.swarm->next(session.number);  // Resets the descriptor; there is nothing to do.
+  }
+}
+
 Result<std::optional<protocol::HostResult>> exchange(Session& session, const protocol::Need& need,
                                                      const RunContext& run) {
   DSI_TRY(distribute::Swarm * swarm,
@@ -72,6 +111,7 @@ Result<std::optional<protocol::HostResult>> exchange(Session& session, const pro
                        run.stall_deadline()));
   Deadline patience = run.stall_deadline();
   for (;;) {
+    DSI_CHECK(ping_if_due(session, run));
     distribute::Step step = swarm->next(session.number);
     if (auto sent = take(agent, *swarm, step, run); !sent) {
       // An agent that cannot go on (no space left, say) gives its result and stops reading: that is

@@ -3,6 +3,7 @@
 // One host's part in a swarm, told from the head: between the agent's "need" and its "complete".
 
 #include <optional>
+#include <stop_token>
 
 #include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/result.h"
@@ -19,5 +20,11 @@ Result<void> listen(Session& session, const RunContext& run);
 // stands), or the result with which the agent ended early.
 Result<std::optional<protocol::HostResult>> exchange(Session& session, const protocol::Need& need,
                                                      const RunContext& run);
+
+// The agent's next message; tells it meanwhile that we are still there.
+Result<protocol::Message> hear(Session& session, Deadline deadline, const RunContext& run);
+
+// Holds the line to a host that is done, for as long as others may take chunks from it.
+void attend(Session& session, const RunContext& run, std::stop_token drain);
 
 }  // namespace dsi

@@ -26,6 +26,7 @@
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
 #include "orchestrator/examples.h"
+#include "orchestrator/exchange.h"
 #include "orchestrator/hosts.h"
 #include "orchestrator/parallel.h"
 #include "orchestrator/plan.h"
@@ -270,6 +271,7 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
                  for (const std::string& line : survey.sessions[i]->transcript) {
                    world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
                  }
+                 if (run.distributor != nullptr) attend(*survey.sessions[i], run, world.drain);
                });
   return rows;
 }
@@ -296,6 +298,11 @@ class Distribution {
             distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0))} {
     run.distributor = &distributor_;
     run.peering = &peering_;
+    if (peering_.listen) {
+      std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
+      peering_.agent_sources = std::make_unique<distribute::AgentSources>(
+          distribute::AgentSources::limits_for(hosts.hosts.size(), wire_size));
+    }
     // Only later runs miss it.
     if (auto kept = content_.keep(payload); !kept) world.progress.warning(kept.error().what);
   }
@@ -339,11 +346,15 @@ std::vector<std::string> columns_of(const std::vector<HostReport>& rows) {
   return columns;
 }
 
+Result<AgentBinary> load_agent(const Folders& folders) {
+  return AgentBinary::load({folders.agent, folders.agent_compressed, folders.loader});
+}
+
 // install, plan, report, rollback, uninstall: everything that has hosts.
 tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   auto begin = Clock::now();
   RUN_TRY(HostList hosts, kExitUsage, resolve_hosts(options, world.progress));
-  RUN_TRY(AgentBinary agent, kExitUsage, AgentBinary::load(world.folders.agent));
+  RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
 
   bool installs = options.command == CommandKind::kInstall || options.command == CommandKind::kPlan;
   bool builds = installs && options.bundle.empty();
@@ -437,7 +448,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
 }
 
 tl::expected<int, RunError> run_build(const Options& options, World& world) {
-  RUN_TRY(AgentBinary agent, kExitUsage, AgentBinary::load(world.folders.agent));
+  RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
   RUN_TRY(Toolchain toolchain, kExitBuild,
           find_toolchain(world.processes, options.torch, world.drain));
   auto payload = build_payload(options, world, toolchain, agent);

@@ -10,12 +10,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <utility>
 
+#include "orchestrator/agent/agent_source.h"
 #include "orchestrator/agent/downstream.h"
 #include "orchestrator/agent/listener.h"
+#include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/upstream.h"
 #include "orchestrator/base/sync.h"
 
@@ -53,6 +56,13 @@ struct Arrival {
   Moment since;
   std::size_t slot = 0;
 };
+
+// The agent is passed on from the folder in which it lies.
+std::unique_ptr<AgentSource> source_of_this_program(const RunKey& key) {
+  std::error_code ignored;
+  auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return std::make_unique<AgentSource>(self.parent_path().string(), own_digest(), key);
+}
 
 }  // namespace
 
@@ -112,7 +122,9 @@ class Exchange::Loop {
   UniqueFd reserve_;  // Given up to be able to turn somebody away when descriptors run out.
   const int end_of_descriptors_ = end_of_descriptors();
   std::size_t listener_slot_ = 0;
+  Moment heard_head_{};
   std::deque<Arrival> arrivals_;
+  std::unique_ptr<AgentSource> agent_source_;
 
   std::uint64_t index_left_ = 0;  // Of what the head has announced.
   std::string index_;
@@ -173,6 +185,7 @@ void Exchange::Loop::close_ports() {
   arrivals_.clear();
   listener_.reset();
   reserve_.reset();
+  agent_source_.reset();
   state_.key.reset();
 }
 
@@ -228,6 +241,8 @@ bool Exchange::Loop::obey_message(const Message& message) {
     // No harm if everything is here, and only then is a node not needed.
     if (state_.stream) state_.stream->give_up({"the head dismissed this node too early", {}});
     close_ports();
+  } else if (message.type == "ping") {
+    // That it came is all it says.
   } else if (message.type == "index") {
     auto size = message.body.find("size");
     bool good = size != message.body.end() && size->is_number_unsigned();
@@ -343,7 +358,13 @@ void Exchange::Loop::look_at_arrivals(const std::vector<pollfd>& fds) {
 // The one place where it is decided by whom a connection is served. Nothing was read from it yet,
 // and who speaks no protocol that is known here is not answered.
 void Exchange::Loop::hand_over(UniqueFd socket, std::string_view magic) {
-  if (magic == kPeerMagic && state_.key) downstream_.admit(std::move(socket), now_);
+  if (!state_.key) return;
+  if (magic == kPeerMagic) downstream_.admit(std::move(socket), now_);
+  if (magic == kLoaderMagic) {
+    // It runs in threads of its own, and most nodes are never asked.
+    if (!agent_source_) agent_source_ = source_of_this_program(*state_.key);
+    agent_source_->serve(std::move(socket));
+  }
 }
 
 // ---- What the head is told
@@ -377,7 +398,7 @@ milliseconds Exchange::Loop::wait() const {
   bool busy = !upstream_.empty() || !downstream_.empty() || !arrivals_.empty() ||
               (state_.has_index() &&
                (state_.stream->counts() != told_.counts || state_.sent != told_.sent));
-  if (!busy) return milliseconds(-1);
+  if (!busy) return ended_ ? milliseconds(-1) : milliseconds(1000);
   milliseconds most = kTick;
   if (state_.has_index() && state_.stream->counts() != told_.counts) {
     auto due = std::chrono::ceil<milliseconds>(told_at_ + kHaveEvery - now_);
@@ -389,6 +410,7 @@ milliseconds Exchange::Loop::wait() const {
 void Exchange::Loop::run() {
   std::vector<pollfd> fds;
   std::vector<char> buffer(128u << 10);
+  heard_head_ = Clock::now();
   read_head();  // What came with "listen".
   while (running_) {
     fds.clear();
@@ -423,12 +445,19 @@ void Exchange::Loop::run() {
     if (head_slot_ != 0 && fds[head_slot_].revents != 0) {
       ssize_t n = ::read(wire_.in(), buffer.data(), buffer.size());
       if (n > 0) {
+        heard_head_ = now_;
         reader_.feed({buffer.data(), static_cast<std::size_t>(n)});
         read_head();
       } else if (n == 0 || errno != EINTR) {
         end({"the head left in the middle of an install", {}});
         wire_.deliver_end();
       }
+    }
+    // What the main flow has not taken yet is not read, and no sign of silence.
+    if (wire_.is_full()) heard_head_ = now_;
+    if (!ended_ && now_ - heard_head_ > protocol::kHeadSilence) {
+      end({"the head has not been heard of for too long", {}});
+      wire_.deliver_end();
     }
     downstream_.serve(now_);
     report();

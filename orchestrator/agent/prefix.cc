@@ -68,7 +68,12 @@ Releases find_releases(const Folder& root, const Folder& releases) {
 }
 
 bool is_store_name(std::string_view name) {
-  if (name.ends_with(".x")) name.remove_suffix(2);
+  for (std::string_view suffix : {".x", ".lzma"}) {
+    if (name.ends_with(suffix)) {
+      name.remove_suffix(suffix.size());
+      break;
+    }
+  }
   return is_digest(name);
 }
 
@@ -297,7 +302,8 @@ Result<void> Prefix::prune() {
   for (const std::string& name : files) {
     struct stat status {};
     if (!is_store_name(name) || !store_.status(name, status) || status.st_nlink > 1) continue;
-    bool agent = name == own_digest() + ".x" || (name.ends_with(".x") && is_young(status));
+    bool agent = name == own_digest() + ".x" || name == own_digest() + ".lzma" ||
+                 ((name.ends_with(".x") || name.ends_with(".lzma")) && is_young(status));
     if (!agent) note(store_.remove(name));
   }
   note(drop_incoming());

@@ -3,6 +3,7 @@
 // The prefix on this node, and who may change it.
 //
 //   store/<sha256>, store/<sha256>.x   whole files; two names because hard links share a mode
+//   store/<sha256>.lzma                an agent as it travels, for nodes that have none yet
 //   incoming/<digest of an index>/     what a swarm has brought so far (incoming.h); the only thing
 //                                      that is in part and is kept: an interrupted run goes on
 //                                      there

@@ -45,6 +45,9 @@
 //                                           ←   dismiss {}                        (nobody needs this node any more)
 // clang-format on
 //
+// From "listen" on the head says "ping" every few seconds, whatever else it says: a head that has
+// not been heard of for kHeadSilence is gone, even if no packet ever says so.
+//
 // A node serves others from "joined" to "dismiss", also while it stages, probes and switches, and
 // after its result. All its ports close with "dismiss" or with the end of its standard input.
 //
@@ -53,6 +56,7 @@
 // before the switch without switching: a head keeps the stream open until it has its result. The
 // agent changes nothing on the node before it is told to: a plan only reads "hello".
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -159,6 +163,9 @@ struct Joined {
   std::string have;  // A bitmap of the chunks that are already here, in hexadecimal digits: chunk
                      // 8i+j is bit j of byte i. Empty: none.
 };
+
+inline constexpr std::chrono::seconds kPingEvery{4};
+inline constexpr std::chrono::seconds kHeadSilence{20};
 
 inline constexpr std::int64_t kHeadIsParent = -1;
 // From now on this stripe's chunks come from this parent; who sent them before stops to.

@@ -21,9 +21,11 @@ double InFlight::most(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return most_ = 0;
-  rate_ = static_cast<double>(info.tcpi_delivery_rate);
+  auto rate = static_cast<double>(info.tcpi_delivery_rate);
   double round_trip = static_cast<double>(info.tcpi_min_rtt) * 1e-6;
-  return most_ = std::clamp(rate_ * (2 * round_trip + kQueue), kLeast, kMost);
+  double wanted = std::clamp(rate * (2 * round_trip + kQueue), kLeast, kMost);
+  // The first packets pass through every queue that is still empty, at a rate that says nothing.
+  return most_ = std::min(wanted, std::max(kLeast, 2 * most_));
 }
 
 void InFlight::keep_short(int socket) {
@@ -39,8 +41,9 @@ std::chrono::milliseconds InFlight::pause(int socket) {
   if (allowed == 0 || ::ioctl(socket, SIOCOUTQ, &queued) != 0 || queued <= allowed) {
     return std::chrono::milliseconds(0);
   }
-  double seconds = rate_ > 0 ? (queued - allowed) / rate_ : 0;
-  return std::chrono::milliseconds(std::clamp(static_cast<int>(seconds * 1e3), 1, 20));
+  // Not as long as the rate says: that is the rate so far, and who waits for it never finds out
+  // that others have left the link.
+  return std::chrono::milliseconds(2);
 }
 
 }  // namespace dsi

@@ -122,6 +122,13 @@ Result<Swarm*> Distributor::enroll(PeerId peer, const protocol::Need& need,
   return swarm;
 }
 
+bool Distributor::complete(bool begin_nothing) const {
+  std::lock_guard lock(mutex_);
+  if (outstanding_ > 0 && !begin_nothing) return false;
+  return std::all_of(swarms_.begin(), swarms_.end(),
+                     [](const auto& row) { return !row.second || (*row.second)->complete(); });
+}
+
 std::uint64_t Distributor::bytes_done() const {
   std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;

@@ -40,6 +40,10 @@ class Distributor {
   // For a run without a swarm: the file itself or a patch, as the host's `need` allows.
   Result<ObjectFile> object_for(const std::string& digest, const protocol::Need& need);
 
+  // Every host that is left in a swarm has everything and, unless the run is to `begin_nothing` any
+  // more, everybody who was expected has spoken.
+  bool complete(bool begin_nothing) const;
+
   std::uint64_t bytes_done() const;
   std::uint64_t bytes_wanted() const;
   std::vector<SwarmStory> stories() const;

@@ -292,6 +292,8 @@ void Swarm::completed(PeerId peer) {
     member.complete = true;
     state.scheduler->have(peer, counts, now());
     act(state);
+    // Whoever attends a host that is done can go when all are.
+    for (auto& [other, row] : state.members) ::eventfd_write(row.wake.get(), 1);
   });
 }
 
@@ -316,6 +318,13 @@ void Swarm::tick() {
     for (auto& [peer, member] : state.members) {
       if (!member.fed.empty() && !member.complete) ::eventfd_write(member.wake.get(), 1);
     }
+  });
+}
+
+bool Swarm::complete() const {
+  return state_.with([](const State& state) {
+    return std::all_of(state.members.begin(), state.members.end(),
+                       [](const auto& row) { return row.second.complete || row.second.gone; });
   });
 }
 

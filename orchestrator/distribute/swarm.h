@@ -79,6 +79,8 @@ class Swarm {
   void leave(PeerId peer);
   void tick();
 
+  // Every member that is not gone has every file.
+  bool complete() const;
   // Bytes of verified chunks on all nodes, and how many there are to be.
   std::uint64_t bytes_done() const;
   std::uint64_t bytes_wanted() const;

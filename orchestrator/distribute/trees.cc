@@ -68,14 +68,17 @@ Index Trees::add(const Newcomer& newcomer) {
   auto rack = racks_.emplace(newcomer.rack, static_cast<std::uint32_t>(racks_.size())).first;
   node.rack = rack->second;
   node.flows.resize(stripes());
-  for (std::uint32_t s = 0; s < stripes() && s < newcomer.counts.size(); ++s) {
-    node.flows[s].count = std::min(newcomer.counts[s], stripe_chunks_[s]);
+  for (std::uint32_t s = 0; s < stripes(); ++s) {
+    if (s < newcomer.counts.size()) {
+      node.flows[s].count = std::min(newcomer.counts[s], stripe_chunks_[s]);
+    }
     node.flows[s].seen = node.flows[s].count;
-    if (has(i, s)) ++whole_[s];
+    ++(has(i, s) ? whole_[s] : node.unfinished);
   }
   // The head overflows for its own reasons, a node never: it gets its places once.
   node.children.reserve(stripes());
   ++members_;
+  if (node.unfinished == 0) ++complete_;
   update(i);
   return i;
 }
@@ -86,6 +89,7 @@ std::vector<Child> Trees::remove(Index i) {
   for (Child child : orphans) detach(child.node, child.stripe);
   for (std::uint32_t s = 0; s < stripes(); ++s) whole_[s] -= has(i, s) ? 1 : 0;
   --members_;
+  if (nodes_[i].unfinished == 0) --complete_;
   nodes_[i].member = false;
   update(i);
   by_peer_.erase(nodes_[i].peer);
@@ -128,6 +132,7 @@ void Trees::attach(Index child, std::uint32_t stripe, Index parent, float now) {
   flow.seen = flow.count;
   flow.debt = 0;
   flow.since = now;
+  deepest_is_known_ = false;
   nodes_[parent].children.push_back({stripe, child});
   if (!nodes_[child].slow) {
     ++nodes_[parent].load;
@@ -165,6 +170,7 @@ void Trees::count(Index i, std::uint32_t stripe, std::uint32_t chunks) {
   nodes_[i].flows[stripe].count = std::min(chunks, stripe_chunks_[stripe]);
   if (!has(i, stripe)) return;
   ++whole_[stripe];
+  if (--nodes_[i].unfinished == 0) ++complete_;
   detach(i, stripe);
 }
 
@@ -193,6 +199,19 @@ std::uint32_t Trees::depth(Index i, std::uint32_t stripe, Index without) const {
   }
 }
 
+std::uint32_t Trees::deepest() {
+  if (deepest_is_known_) return deepest_;
+  deepest_ = 0;
+  for (Index i = 1; i < end(); ++i) {
+    for (std::uint32_t s = 0; s < stripes() && nodes_[i].member; ++s) {
+      std::uint32_t hops = has(i, s) ? 0 : depth(i, s);
+      if (hops != kNobody) deepest_ = std::max(deepest_, hops);
+    }
+  }
+  deepest_is_known_ = true;
+  return deepest_;
+}
+
 bool Trees::has_children_in(Index i, std::uint32_t stripe) const {
   const std::vector<Child>& children = nodes_[i].children;
   return std::any_of(children.begin(), children.end(),
@@ -217,20 +236,20 @@ bool Trees::may_feed(Index parent, Index child, std::uint32_t stripe, float now)
   return depth(parent, stripe, child) != kNobody;
 }
 
-Index Trees::choose(Index child, std::uint32_t stripe, float now, Index hint) {
+Index Trees::choose(Index child, std::uint32_t stripe, float now) {
   const Node& node = nodes_[child];
   if (node.head_only) return kHeadNode;
   // One child of the head in each stripe: that is how every chunk leaves it once. Where others have
   // the whole stripe it need not leave the head again.
   const bool head_is_free = !node.slow && head_load_[stripe] == 0;
   if (head_is_free && whole_[stripe] == 0) return kHeadNode;
-  Index best = choose_free(child, stripe, now, hint, false);
+  Index best = choose_free(child, stripe, now, false);
   if (best != kNobody) return best;
   return head_is_free ? kHeadNode : choose_crowded(child, stripe, now);
 }
 
 // With `ahead`: only one for which the child need not wait.
-Index Trees::choose_free(Index child, std::uint32_t stripe, float now, Index hint, bool ahead) {
+Index Trees::choose_free(Index child, std::uint32_t stripe, float now, bool ahead) {
   const Node& node = nodes_[child];
   Index best = kNobody;
   std::uint32_t best_price = kNobody;
@@ -246,7 +265,6 @@ Index Trees::choose_free(Index child, std::uint32_t stripe, float now, Index hin
     best = i;
     best_price = price;
   };
-  if (hint != kNobody && hint != kHeadNode) consider(hint);
   for (std::size_t n = 0; n < std::min(free_.size(), kFreeLooks); ++n) {
     consider(free_[turn_++ % free_.size()]);
   }
@@ -281,14 +299,14 @@ Index Trees::choose_crowded(Index child, std::uint32_t stripe, float now) {
   return load >= kCrowd * stripes() && nodes_[kHeadNode].load < load ? kHeadNode : best;
 }
 
-void Trees::place(Index child, std::uint32_t stripe, float now, Index hint) {
+void Trees::place(Index child, std::uint32_t stripe, float now) {
   if (!nodes_[child].member || has(child, stripe)) return;
   if (nodes_[child].flows[stripe].parent != kNobody) ++repairs_;
   detach(child, stripe);
-  attach(child, stripe, choose(child, stripe, now, hint), now);
+  attach(child, stripe, choose(child, stripe, now), now);
 }
 
-void Trees::place_all(std::vector<Child> orphans, float now, Index hint) {
+void Trees::place_all(std::vector<Child> orphans, float now) {
   // Who has a subtree first: it gets the place nearer to the head. Then who has most: it is the one
   // that can feed the others.
   auto rank = [&](Child c) {
@@ -298,7 +316,7 @@ void Trees::place_all(std::vector<Child> orphans, float now, Index hint) {
                    [&](Child a, Child b) { return rank(a) > rank(b); });
   for (Child orphan : orphans) {
     if (!has(orphan.node, orphan.stripe)) ++repairs_;
-    place(orphan.node, orphan.stripe, now, hint);
+    place(orphan.node, orphan.stripe, now);
   }
 }
 
@@ -315,7 +333,7 @@ void Trees::evacuate(Index i, float now) {
 void Trees::relieve(float now) {
   auto move = [&](Child child) {
     if (free_.empty() || nodes_[child.node].slow || nodes_[child.node].head_only) return false;
-    Index parent = choose_free(child.node, child.stripe, now, kNobody, true);
+    Index parent = choose_free(child.node, child.stripe, now, true);
     if (parent == kNobody) return false;
     ++repairs_;
     detach(child.node, child.stripe);

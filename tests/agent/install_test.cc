@@ -691,34 +691,23 @@ TEST_F(AgentTest, A_head_that_dies_at_any_message_leaves_the_old_release_or_the_
   EXPECT_EQ(current(prefix_), two.id());
 }
 
-TEST_F(AgentTest, Adopts_a_whole_upload_and_deletes_a_damaged_one) {
-  auto upload = folder_.path() / "agent.upload";
-  auto target = folder_.path() / "agent";
-  std::string digest = *sha256_file(DSI_AGENT);
-  fs::copy_file(DSI_AGENT, upload);
-  fs::permissions(upload, fs::perms(0700));
-  std::string start = "'" + upload.string() + "' adopt ";
-  EXPECT_EQ(std::system((start + digest + " '" + target.string() + "'").c_str()), 0);
-  EXPECT_FALSE(fs::exists(upload));
-  EXPECT_EQ(*sha256_file(target), digest);
-  EXPECT_EQ(static_cast<unsigned>(fs::status(target).permissions()), 0755u);
-
-  fs::copy_file(DSI_AGENT, upload);
-  EXPECT_NE(std::system((start + std::string(64, '0') + " /nowhere 2>/dev/null").c_str()), 0);
-  EXPECT_FALSE(fs::exists(upload));
-}
-
 TEST_F(AgentTest, The_running_agent_stays_in_the_store) {
   ASSERT_EQ(install(make_release("1")), "installed");
   std::string digest = *sha256_file(DSI_AGENT);
   auto own = prefix_ / "store" / (digest + ".x");
   fs::copy_file(DSI_AGENT, own);
   fs::permissions(own, fs::perms(0755));
+  auto compressed = prefix_ / "store" / (digest + ".lzma");
+  write(compressed, "as it came");
+  auto foreign = prefix_ / "store" / (std::string(64, 'f') + ".lzma");
+  write(foreign, "of an agent that another run may be about to start");
   Head head(own.string(), prefix_);
   auto result = head.install(make_release("2"));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->result, "installed");
   EXPECT_TRUE(fs::exists(own));
+  EXPECT_TRUE(fs::exists(compressed));
+  EXPECT_TRUE(fs::exists(foreign));
   TestRelease three = make_release("3");
   three.add_file("bin/ds-report", slurp(DSI_AGENT), 0755);
   auto with_report = head.install(three);

@@ -235,7 +235,10 @@ nothing_is_left "$folder/namespaces"
 if [[ $mode == namespaces ]]; then
   # As after a crash: the one process that holds all, and then the state.
   start
-  kill -9 "$(<"/run/dsi-cluster-$DSI_CLUSTER_NAME/pid/switch")"
+  switch=$(<"/run/dsi-cluster-$DSI_CLUSTER_NAME/pid/switch")
+  kill -9 "$switch"
+  # The kernel ends all that is below it first, which takes a moment on a busy machine.
+  timeout 30 tail --pid="$switch" -f /dev/null
   start
   namespaces >"$folder/namespaces"
   rm -rf "/run/dsi-cluster-$DSI_CLUSTER_NAME"

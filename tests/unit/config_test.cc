@@ -53,6 +53,8 @@ TEST(Config, Every_option_can_be_set_that_is_not_about_one_run) {
     }
     text += std::string(option.name) + ": ";
     text += option.name == "prefix"                    ? "/p"
+            : option.name == "topology"                ? "star"
+            : option.name == "rate-limit"              ? "1mbit"
             : option.value.empty() && option.most == 0 ? "true"
                                                        : "1";
     text += "\n";
@@ -61,7 +63,7 @@ TEST(Config, Every_option_can_be_set_that_is_not_about_one_run) {
   EXPECT_EQ(value(config, "fanout"), std::vector<std::string>{"1"});
   EXPECT_EQ(value(config, "verbose"), std::vector<std::string>{"1"});
   EXPECT_EQ(value(config, "strict"), std::vector<std::string>{"true"});
-  EXPECT_EQ(config.values.size(), 18u);
+  EXPECT_EQ(config.values.size(), 21u);
 }
 
 TEST(Config, Keys_are_read_in_both_spellings) {
