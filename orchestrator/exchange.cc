@@ -121,12 +121,11 @@ Result<std::optional<protocol::HostResult>> exchange(Session& session, const pro
       if (last) return protocol::body_as<protocol::HostResult>(*last);
       return tl::unexpected<Error>(sent.error());
     }
-    Deadline until =
-        step.chunk
-            ? Deadline::after(0ms)
-            : Deadline::after(std::min<std::chrono::milliseconds>(1s, patience.left() + 1ms));
+    std::chrono::milliseconds wait = std::min<std::chrono::milliseconds>(1s, patience.left() + 1ms);
+    if (step.soon) wait = 3ms;
+    if (step.chunk) wait = 0ms;
     DSI_TRY(std::optional<protocol::Message> message,
-            agent.poll(swarm->wake(session.number), until));
+            agent.poll(swarm->wake(session.number), Deadline::after(wait)));
     if (!message) {
       if (!patience.passed()) continue;
       return fail_with_help(

@@ -41,14 +41,15 @@ void InFlight::keep_short(int socket) {
 }
 
 std::chrono::milliseconds InFlight::pause(int socket) {
-  double allowed = most(socket);
+  // More than for a socket of ours: time passes until we look again.
+  double allowed = 2 * most(socket);
   int queued = 0;
   if (allowed == 0 || ::ioctl(socket, SIOCOUTQ, &queued) != 0 || queued <= allowed) {
     return std::chrono::milliseconds(0);
   }
   // Not as long as the rate says: that is the rate so far, and who waits for it never finds out
   // that others have left the link.
-  return std::chrono::milliseconds(2);
+  return std::chrono::milliseconds(1);
 }
 
 }  // namespace dsi

@@ -181,6 +181,10 @@ void Swarm::act(State& state) {
     child.follow.push_back(std::move(follow));
     ::eventfd_write(child.wake.get(), 1);
   }
+  state.feeders.clear();
+  for (const auto& [peer, member] : state.members) {
+    if (!member.fed.empty() && !member.complete && !member.gone) state.feeders.push_back(peer);
+  }
   for (Remark& remark : state.scheduler->take_remarks()) state.remarks.push_back(std::move(remark));
   state.story.depth = std::max(state.story.depth, state.scheduler->numbers().depth);
 }
@@ -210,6 +214,38 @@ std::optional<std::uint32_t> Swarm::next_chunk(Member& member) const {
   return best;
 }
 
+// Connections that share the head's link share it unevenly. The last stripe would be on the way
+// alone when the others are done, and the whole swarm waits for it; so who is ahead waits a little
+// with each chunk. No longer: one that does not get on at all (the scheduler will see to it) must
+// not stop the others.
+bool Swarm::is_ahead(const State& state, Member& member) const {
+  constexpr Time kHold{0.010};
+  constexpr std::uint32_t kRounds = 2;
+  constexpr std::uint32_t kHopeless = 12;
+  if (state.feeders.size() < 2 || state.feeders.size() > kMaxStripes) return false;
+  auto round_of = [&](const Member& one) {
+    std::uint32_t least = index_.chunks();
+    for (const auto& [stripe, feed] : one.fed) {
+      if (one.counts[stripe] < index_.chunks_in(stripe)) least = std::min(least, feed.next);
+    }
+    return least / index_.stripes;
+  };
+  std::uint32_t own = round_of(member);
+  bool ahead = false;
+  for (PeerId peer : state.feeders) {
+    const Member& other = state.members.at(peer);
+    std::uint32_t round = round_of(other);
+    ahead = ahead || (own > round + kRounds && own < round + kHopeless && !other.gone);
+  }
+  Time at = now();
+  if (!ahead || (member.held != Time{} && at - member.held >= kHold)) {
+    member.held = Time{};
+    return false;
+  }
+  if (member.held == Time{}) member.held = at;
+  return true;
+}
+
 Step Swarm::next(PeerId peer) {
   return state_.with([&](State& state) {
     Step step;
@@ -220,6 +256,10 @@ Step Swarm::next(PeerId peer) {
     step.follow = std::move(member.follow);
     member.follow.clear();
     if (member.fed.empty()) return step;
+    if (member.has_index && is_ahead(state, member)) {
+      step.soon = true;
+      return step;
+    }
     step.chunk = next_chunk(member);
     if (step.chunk) ++state.story.chunks_from_head;
     step.index = !member.has_index;

@@ -34,6 +34,8 @@ struct Step {
   bool index = false;  // The encoded index.
   std::vector<protocol::Follow> follow;
   std::optional<std::uint32_t> chunk;
+  bool soon =
+      false;  // There is one, but others shall catch up first: ask again in a few milliseconds.
 };
 
 // What happened, for the record.
@@ -104,6 +106,7 @@ class Swarm {
     };
     std::map<std::uint32_t, Feed> fed;
     Time progress{};                       // When `counts` last grew.
+    Time held{};                           // Since when it waits for others; zero: it does not.
     std::vector<protocol::Follow> follow;  // To be said.
     std::uint64_t bytes = 0;               // Verified there.
     std::uint64_t received = 0;            // From other nodes.
@@ -113,6 +116,7 @@ class Swarm {
     std::map<PeerId, Member> members;
     bool started = false;
     std::optional<Time> first_join;
+    std::vector<PeerId> feeders;  // Members that the head feeds.
     std::vector<Remark> remarks;
     SwarmStory story;
   };
@@ -123,6 +127,7 @@ class Swarm {
   // Hands out what the scheduler wants done.
   void act(State& state);
   Member::Feed begin_feed(const Member& child, std::uint32_t stripe) const;
+  bool is_ahead(const State& state, Member& member) const;
   std::optional<std::uint32_t> next_chunk(Member& member) const;
   void count(Member& member, const std::vector<std::uint32_t>& counts) const;
 
