@@ -28,7 +28,7 @@ DS_HOST_DEVICE Philox philox(std::uint64_t key, std::uint64_t counter_low,
   auto c1 = static_cast<std::uint32_t>(counter_low >> 32);
   auto c2 = static_cast<std::uint32_t>(counter_high);
   auto c3 = static_cast<std::uint32_t>(counter_high >> 32);
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
   for (int round = 0; round < kRounds; ++round) {

@@ -84,7 +84,7 @@ inline bool check(const DequantizeCall& c) {
   check_groups(kName, c.groups, c.group_size, c.format.bits);
   if (c.groups == 0 || c.group_size == 0) return false;
   check_pointer(kName, "codes", c.codes, 1);
-  check_pointer(kName, "params", c.params, 4);
+  check_pointer(kName, "params", c.params, c.format.symmetric ? 4 : 8);
   check_pointer(kName, "output", c.output, size_of(c.dtype));
   return true;
 }
