@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "group_plan.h"
 #include "plan.h"
 #include "reference.h"
 
@@ -367,7 +368,7 @@ TEST(QuantizerChecks, What_does_not_fit_is_refused_in_words) {
 
 TEST(QuantizerPlan, Every_group_size_has_a_team_that_holds_it_or_none) {
   for (std::int64_t vectors = 1; vectors <= 9000; ++vectors) {
-    const auto teams = quantizer::lay_out_teams(1000, vectors * 8, 8, true, 8, 4);
+    const auto teams = groups::lay_out_teams(1000, vectors * 8, 8, true, 8, 4);
     ASSERT_EQ(teams.fits, vectors <= 8192) << vectors;
     if (!teams.fits) continue;
     const std::int64_t held = (std::int64_t{1} << teams.team_log2) * (teams.one_vector ? 1 : 8);
@@ -378,14 +379,14 @@ TEST(QuantizerPlan, Every_group_size_has_a_team_that_holds_it_or_none) {
     ASSERT_GE(teams.blocks * a_block, 1000);
     ASSERT_LT((teams.blocks - 1) * a_block, 1000);
   }
-  EXPECT_FALSE(quantizer::lay_out_teams(1, 12, 8, true, 8, 4).fits);
-  EXPECT_FALSE(quantizer::lay_out_teams(1, 16, 8, false, 8, 4).fits);
+  EXPECT_FALSE(groups::lay_out_teams(1, 12, 8, true, 8, 4).fits);
+  EXPECT_FALSE(groups::lay_out_teams(1, 16, 8, false, 8, 4).fits);
 }
 
 TEST(QuantizerPlan, Division_by_multiplication_is_division) {
   std::mt19937 generator(1);
   for (std::uint32_t by : {1u, 2u, 3u, 5u, 7u, 64u, 255u, 257u, 1000003u, 0x7fffffffu}) {
-    const quantizer::FastDivision divide(by);
+    const groups::FastDivision divide(by);
     for (int i = 0; i < 1000; ++i) {
       const std::uint32_t n = generator() >> (1 + i % 24);
       ASSERT_EQ(divide(n), n / by) << n << " / " << by;
