@@ -9,9 +9,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "cuda_vector.cuh"
+#include "ds_types.h"
 #include "group_plan.h"
 
 namespace ds::groups {
@@ -178,5 +181,25 @@ struct VectorOf {  // 16 bytes.
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
 };
+
+// The low bytes of four words, the first in the lowest.
+__device__ __forceinline__ std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b,
+                                                   std::uint32_t c, std::uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+inline void check_launch(const char* what) {
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
+    throw std::runtime_error(std::string("ds::") + what + ": " + cudaGetErrorString(status));
+  }
+}
+
+// Calls function(T{}) with the type's T.
+template <class Function>
+void with_type(DType dtype, const Function& function) {
+  if (dtype == DType::f32) function(float{});
+  if (dtype == DType::f16) function(f16{});
+  if (dtype == DType::bf16) function(bf16{});
+}
 
 }  // namespace ds::groups

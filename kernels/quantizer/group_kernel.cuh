@@ -167,12 +167,6 @@ __device__ __forceinline__ void put_params(float* params, std::int64_t to,
   }
 }
 
-inline void check_launch(const char* what) {
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
-    throw std::runtime_error(std::string("ds::") + what + ": " + cudaGetErrorString(status));
-  }
-}
-
 template <class Op>
 void launch_teams(const char* name, const Op& op, const Teams& teams, std::int64_t groups,
                   std::int64_t group_size, cudaStream_t stream) {
@@ -182,12 +176,6 @@ void launch_teams(const char* name, const Op& op, const Teams& teams, std::int64
   const auto kernel = teams.one_vector ? small_groups<Op> : large_groups<Op>;
   kernel<<<blocks, teams.block, 0, stream>>>(op, count, vectors, teams.team_log2);
   check_launch(name);
-}
-
-// The low bytes of four words, the first in the lowest.
-__device__ __forceinline__ std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b,
-                                                   std::uint32_t c, std::uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
 // kWidth codes, in the low bits of `code`, to element `at` of the output.
@@ -253,13 +241,6 @@ __device__ __forceinline__ void widen_codes(uint2 packed, int bits, std::uint32_
       code[kWidth - 4 + i] = __uint_as_float(__byte_perm(b, 0x4B000000u, 0x7540 + i)) - bias;
     }
   }
-}
-
-template <class Function>
-void with_type(DType dtype, const Function& function) {
-  if (dtype == DType::f32) function(float{});
-  if (dtype == DType::f16) function(f16{});
-  if (dtype == DType::bf16) function(bf16{});
 }
 
 }  // namespace ds::quantizer

@@ -1,0 +1,187 @@
+// Rows of codes back to f32, f16 and bf16, all or selected slabs. A thread makes eight elements at
+// a time, four times eight in flight; what its short loads fetch too much of serves its neighbours
+// from L1. Memory traffic an element: bits/8 bytes and 4/group_size in, the output's bytes out.
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "codec.cuh"
+#include "plan.h"
+
+namespace ds {
+namespace fp_quantizer {
+namespace {
+
+using namespace groups;
+
+constexpr int kThreads = 256;
+constexpr int kInFlight = 4;
+
+struct Slabs {
+  const std::uint8_t* rows;
+  void* output;
+  std::int64_t group_size, pitch;
+  const std::int32_t* indexes;  // Null: all rows.
+  std::int64_t slab, slabs;     // Groups of one; how many there are.
+  FastDivision slab_of;
+  Codec codec;
+
+  // The row that group `group` of the output comes from, or null.
+  __device__ __forceinline__ const std::uint8_t* row_of(std::int64_t group,
+                                                        std::int64_t slab_index) const {
+    if (indexes == nullptr) return rows + group * pitch;
+    const std::int64_t index = __ldg(indexes + slab_index);
+    if (index < 0 || index >= slabs) return nullptr;
+    return rows + (index * slab + (group - slab_index * slab)) * pitch;
+  }
+};
+
+template <int kBits>
+struct EightCodes {
+  static constexpr int kWords = (8 * kBits + 31) / 32;
+  std::uint32_t word[kWords + 1] = {};  // One more, so that a code across words needs no test.
+
+  __device__ __forceinline__ void load(const std::uint8_t* from) {
+    if (kBits == 6) {
+      const auto* halves = reinterpret_cast<const unsigned short*>(from);
+      word[0] = __ldg(halves) | static_cast<std::uint32_t>(__ldg(halves + 1)) << 16;
+      word[1] = __ldg(halves + 2);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        word[i] = __ldg(reinterpret_cast<const unsigned int*>(from) + i);
+      }
+    }
+  }
+  __device__ __forceinline__ std::uint32_t operator[](int i) const {
+    const int at = i * kBits;
+    return __funnelshift_r(word[at / 32], word[at / 32 + 1], at % 32) & ((1u << kBits) - 1);
+  }
+};
+
+template <int kBits>
+__device__ __forceinline__ float load_scale(const std::uint8_t* from) {
+  if (kBits != 6) return __ldg(reinterpret_cast<const float*>(from));
+  const auto* halves = reinterpret_cast<const unsigned short*>(from);
+  return __uint_as_float(__ldg(halves) | static_cast<std::uint32_t>(__ldg(halves + 1)) << 16);
+}
+
+template <class T, int kBits>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_vectors(const __grid_constant__ Slabs op, std::int64_t first_group,
+                       std::uint32_t vectors, FastDivision group_of) {
+  constexpr int kWidth = VectorOf<T>::kWidth;
+  const std::uint32_t begin = blockIdx.x * (kThreads * kInFlight) + threadIdx.x;
+  EightCodes<kBits> codes[kInFlight];
+  float scale[kInFlight];
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    const std::uint32_t v = begin + i * kThreads;
+    if (v >= vectors) continue;
+    const std::uint32_t group = group_of(v);
+    const std::uint32_t vector = v - group * group_of.divisor;
+    const std::int64_t out_group = first_group + group;
+    const std::int64_t slab =
+        op.indexes == nullptr ? 0 : op.slab_of(static_cast<std::uint32_t>(out_group));
+    const std::uint8_t* row = op.row_of(out_group, slab);
+    scale[i] = __uint_as_float(0x7fffffffu);
+    if (row != nullptr) {
+      codes[i].load(row + vector * kBits);
+      scale[i] = load_scale<kBits>(row + op.pitch - 4);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    const std::uint32_t v = begin + i * kThreads;
+    if (v >= vectors) continue;
+    auto* out = static_cast<T*>(op.output) + first_group * op.group_size + std::int64_t{v} * 8;
+#pragma unroll
+    for (int k = 0; k < 8; k += kWidth) {
+      float x[kWidth];
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) x[j] = decode(op.codec, codes[i][k + j]) * scale[i];
+      store_16(out + k, VectorOf<T>::narrow(x));
+    }
+  }
+}
+
+// Any size and alignment.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_elements(const __grid_constant__ Slabs op, std::int64_t size) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
+       i += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t group = i / op.group_size;
+    const std::uint8_t* row = op.row_of(group, op.indexes == nullptr ? 0 : group / op.slab);
+    float x = __uint_as_float(0x7fffffffu);
+    if (row != nullptr) {
+      const std::int64_t bit = (i - group * op.group_size) * op.codec.bits;
+      std::uint32_t bytes = row[bit / 8];
+      // A code never ends behind the row: its last byte exists.
+      if (bit % 8 + op.codec.bits > 8) bytes |= static_cast<std::uint32_t>(row[bit / 8 + 1]) << 8;
+      const std::uint32_t code = bytes >> (bit % 8) & (2 * op.codec.sign - 1);
+      std::uint32_t scale = 0;
+      for (int k = 0; k < 4; ++k) {
+        scale |= static_cast<std::uint32_t>(row[op.pitch - 4 + k]) << (8 * k);
+      }
+      x = decode(op.codec, code) * __uint_as_float(scale);
+    }
+    static_cast<T*>(op.output)[i] = narrow<T>(x);
+  }
+}
+
+template <class T>
+void launch(const FpDequantizeCall& call, cudaStream_t stream) {
+  const bool selected = call.indexes != nullptr;
+  const std::int64_t groups = selected ? call.index_count * call.groups_an_index : call.groups;
+  const std::int64_t vectors = call.group_size / 8;
+  constexpr std::int64_t kMostVectors = std::int64_t{1} << 30;  // 32-bit indices in a launch.
+  const bool slabs_fit = !selected || groups <= std::numeric_limits<std::int32_t>::max();
+  const Slabs op{call.rows,
+                 call.output,
+                 call.group_size,
+                 fp_row_bytes(call.group_size, call.format),
+                 call.indexes,
+                 call.groups_an_index,
+                 call.groups / call.groups_an_index,
+                 selected && slabs_fit
+                     ? FastDivision(static_cast<std::uint32_t>(call.groups_an_index))
+                     : FastDivision(),
+                 Codec(call.format)};
+  if (call.group_size % 8 != 0 || vectors > kMostVectors || !slabs_fit ||
+      !is_aligned(call.rows, 4) || !is_aligned(call.output, 16)) {
+    const std::int64_t size = groups * call.group_size;
+    const auto blocks =
+        static_cast<unsigned>(std::min<std::int64_t>((size + kThreads - 1) / kThreads, 1 << 20));
+    dequantize_elements<T><<<blocks, kThreads, 0, stream>>>(op, size);
+    check_launch("fp_dequantize");
+    return;
+  }
+  const auto kernel = call.format.bits == 12  ? dequantize_vectors<T, 12>
+                      : call.format.bits == 8 ? dequantize_vectors<T, 8>
+                      : call.format.bits == 6 ? dequantize_vectors<T, 6>
+                                              : dequantize_vectors<T, 4>;
+  const FastDivision group_of(static_cast<std::uint32_t>(vectors));
+  const std::int64_t groups_a_launch = kMostVectors / vectors;
+  for (std::int64_t first = 0; first < groups; first += groups_a_launch) {
+    const auto count =
+        static_cast<std::uint32_t>(std::min(groups_a_launch, groups - first) * vectors);
+    constexpr unsigned kOfBlock = kThreads * kInFlight;
+    kernel<<<(count + kOfBlock - 1) / kOfBlock, kThreads, 0, stream>>>(op, first, count, group_of);
+    check_launch("fp_dequantize");
+  }
+}
+
+}  // namespace
+}  // namespace fp_quantizer
+
+void fp_dequantize(const FpDequantizeCall& call, void* stream) {
+  using namespace fp_quantizer;
+  if (!check(call)) return;
+  with_type(call.dtype,
+            [&](auto type) { launch<decltype(type)>(call, static_cast<cudaStream_t>(stream)); });
+}
+
+}  // namespace ds
