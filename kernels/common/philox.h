@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define DS_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define DS_HOST_DEVICE inline
-#endif
+#include "ds_op.h"
 
 namespace ds {
 
