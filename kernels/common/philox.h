@@ -16,8 +16,8 @@ struct Philox {
 };
 
 template <int kRounds = 7>
-DS_HOST_DEVICE Philox philox(std::uint64_t key, std::uint64_t counter_low,
-                             std::uint64_t counter_high) {
+DS_HOST_DEVICE inline Philox philox(std::uint64_t key, std::uint64_t counter_low,
+                                    std::uint64_t counter_high) {
   auto k0 = static_cast<std::uint32_t>(key);
   auto k1 = static_cast<std::uint32_t>(key >> 32);
   auto c0 = static_cast<std::uint32_t>(counter_low);
@@ -51,7 +51,7 @@ struct RandomSource {
 };
 
 // The 16 bits of element `i` of the eight that one call serves.
-DS_HOST_DEVICE std::uint32_t sixteen_bits(const Philox& random, int i) {
+DS_HOST_DEVICE inline std::uint32_t sixteen_bits(const Philox& random, int i) {
   return random.word[i / 2] >> (i % 2 * 16) & 0xffffu;
 }
 
