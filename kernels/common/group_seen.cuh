@@ -7,6 +7,9 @@
 // matter: symmetric |x|'s bits (a NaN is above infinity); asymmetric an order-preserving map of the
 // largest x and the complement of the smallest one's.
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
