@@ -18,6 +18,7 @@ struct Teams {
   int team_log2 = 0;
   int block = 0;  // Threads.
   std::int64_t blocks = 0;
+  std::int64_t chunks = 1;  // Blocks of one group, if one block cannot hold it.
 };
 
 inline int log2_ceil(std::int64_t x) {
@@ -28,17 +29,26 @@ inline int log2_ceil(std::int64_t x) {
 
 constexpr int kMaxBlock = 1024;
 
-// `most`: vectors of one group that a thread can hold; `at_once`: groups of one vector.
+// `most`: vectors of one group that a thread can hold; `at_once`: groups of one vector, or 0 if a
+// thread never takes several groups.
 inline Teams lay_out_teams(std::int64_t groups, std::int64_t group_size, int width, bool aligned,
                            int most, int at_once) {
   Teams teams;
   const std::int64_t vectors = group_size / width;
-  if (!aligned || group_size % width != 0 || vectors > std::int64_t{most} * kMaxBlock ||
-      groups > std::numeric_limits<std::int32_t>::max()) {
+  if (!aligned || group_size % width != 0 || groups > std::numeric_limits<std::int32_t>::max()) {
+    return teams;
+  }
+  if (vectors > std::int64_t{most} * kMaxBlock) {
+    teams.team_log2 = 8;
+    teams.block = 256;
+    teams.chunks = (vectors + std::int64_t{most} * 256 - 1) / (std::int64_t{most} * 256);
+    teams.blocks = groups * teams.chunks;
+    teams.fits = vectors <= std::numeric_limits<std::int32_t>::max() / 2 &&
+                 teams.blocks <= std::numeric_limits<std::int32_t>::max();
     return teams;
   }
   teams.fits = true;
-  teams.one_vector = vectors <= 32;
+  teams.one_vector = at_once > 0 && vectors <= 32;
   teams.team_log2 = log2_ceil(teams.one_vector ? vectors : (vectors + most - 1) / most);
   const int team = 1 << teams.team_log2;
   teams.block = team > 128 ? team : 128;

@@ -7,9 +7,6 @@
 // matter: symmetric |x|'s bits (a NaN is above infinity); asymmetric an order-preserving map of the
 // largest x and the complement of the smallest one's.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -19,6 +16,7 @@
 #include "cuda_vector.cuh"
 #include "ds_types.h"
 #include "group_plan.h"
+#include "philox.h"
 
 namespace ds::groups {
 
@@ -38,19 +36,61 @@ __device__ __forceinline__ float from_ordered(std::uint32_t key) {
   return __uint_as_float(key ^ ((key >> 31) - 1u | 0x80000000u));
 }
 
-// Seen values, for floats that are computed (sums) and for vectors as they were loaded.
-template <bool kSymmetric>
-struct SeenFloats {
-  Words words;
-  __device__ __forceinline__ void see(float x) {
-    if (kSymmetric) {
-      words.high = max(words.high, __float_as_uint(x) & 0x7fffffffu);
-    } else {
-      const std::uint32_t key = ordered(x);
-      words.high = max(words.high, key);
-      words.low = max(words.low, ~key);
-    }
+// The larger and the smaller, NaN where either is. Written out: CUDA's headers for 16-bit types
+// cost more to compile than all else in an op.
+__device__ __forceinline__ float nan_max(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+__device__ __forceinline__ float nan_min(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+// Of both halves of a word.
+template <class T>
+__device__ __forceinline__ std::uint32_t nan_max2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  if constexpr (std::is_same_v<T, f16>) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
   }
+  return c;
+}
+template <class T>
+__device__ __forceinline__ std::uint32_t nan_min2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  if constexpr (std::is_same_v<T, f16>) {
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  } else {
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  }
+  return c;
+}
+
+// What was seen of values that are computed, and of vectors as they were loaded.
+template <bool kSymmetric>
+struct SeenFloats;
+
+template <>
+struct SeenFloats<true> {
+  float most = 0.0f;
+  __device__ __forceinline__ void see(float x) { most = nan_max(most, fabsf(x)); }
+  __device__ __forceinline__ Words words() const {
+    return {__float_as_uint(most) & 0x7fffffffu, 0};
+  }
+};
+
+template <>
+struct SeenFloats<false> {
+  float high = -INFINITY, low = INFINITY;
+  __device__ __forceinline__ void see(float x) {
+    high = nan_max(high, x);
+    low = nan_min(low, x);
+  }
+  __device__ __forceinline__ Words words() const { return {ordered(high), ~ordered(low)}; }
 };
 
 template <class T>
@@ -60,21 +100,8 @@ __device__ __forceinline__ float widen_bits(std::uint32_t low_half) {
   return widen(x);
 }
 
-template <class T>
-struct Packed;  // The two of a word, as CUDA's type.
-template <>
-struct Packed<f16> {
-  using Type = __half2;
-};
-template <>
-struct Packed<bf16> {
-  using Type = __nv_bfloat162;
-};
-
 template <class T, bool kSymmetric>
 struct SeenVectors {
-  // Absolute values of 16 bits compare as whole numbers; signed ones by the type's own maximum that
-  // gives NaN for NaN.
   static constexpr std::uint32_t kInfinity = std::is_same_v<T, f16> ? 0x7c007c00u : 0x7f807f80u;
   std::uint32_t high = kSymmetric ? 0u : kInfinity | 0x80008000u;
   std::uint32_t low = kInfinity;
@@ -87,24 +114,17 @@ struct SeenVectors {
   }
   __device__ __forceinline__ void see_word(std::uint32_t w) {
     if (kSymmetric) {
-      high = __vmaxu2(high, w & 0x7fff7fffu);
-      return;
+      high = nan_max2<T>(high, w & 0x7fff7fffu);
+    } else {
+      high = nan_max2<T>(high, w);
+      low = nan_min2<T>(low, w);
     }
-    using P = typename Packed<T>::Type;
-    P x, h, l;
-    memcpy(&x, &w, 4);
-    memcpy(&h, &high, 4);
-    memcpy(&l, &low, 4);
-    h = __hmax2_nan(h, x);
-    l = __hmin2_nan(l, x);
-    memcpy(&high, &h, 4);
-    memcpy(&low, &l, 4);
   }
   __device__ __forceinline__ Words words() const {
     Words out;
     if (kSymmetric) {
-      const std::uint32_t most = max(high & 0xffffu, high >> 16);
-      out.high = __float_as_uint(widen_bits<T>(most)) & 0x7fffffffu;
+      out.high = max(__float_as_uint(widen_bits<T>(high)) & 0x7fffffffu,
+                     __float_as_uint(widen_bits<T>(high >> 16)) & 0x7fffffffu);
     } else {
       out.high = max(ordered(widen_bits<T>(high)), ordered(widen_bits<T>(high >> 16)));
       out.low = max(~ordered(widen_bits<T>(low)), ~ordered(widen_bits<T>(low >> 16)));
@@ -122,7 +142,7 @@ struct SeenVectors<float, kSymmetric> {
     floats.see(__uint_as_float(v.z));
     floats.see(__uint_as_float(v.w));
   }
-  __device__ __forceinline__ Words words() const { return floats.words; }
+  __device__ __forceinline__ Words words() const { return floats.words(); }
 };
 
 // The maximum over 2^log2 neighbouring lanes (log2 <= 5).
@@ -174,21 +194,35 @@ struct VectorOf {  // 16 bytes.
       if constexpr (sizeof(T) == 4) {
         word[i] = __float_as_uint(x[i]);
       } else if constexpr (std::is_same_v<T, f16>) {
-        const __half2 pair = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
-        memcpy(&word[i], &pair, 4);
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(x[2 * i + 1]), "f"(x[2 * i]));
       } else {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-        memcpy(&word[i], &pair, 4);
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(x[2 * i + 1]), "f"(x[2 * i]));
       }
     }
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
 };
 
-// The low bytes of four words, the first in the lowest.
+// The lowest, and the highest, bytes of four words, the first in the lowest.
 __device__ __forceinline__ std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b,
                                                    std::uint32_t c, std::uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+__device__ __forceinline__ std::uint32_t high_bytes(std::uint32_t a, std::uint32_t b,
+                                                    std::uint32_t c, std::uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
+}
+
+// 128 plus 16 random bits below the point: u + 128, in one instruction.
+__device__ __forceinline__ float above_128(const Philox& random, int i) {
+  return __uint_as_float(
+      __byte_perm(random.word[i / 2], 0x43000000u, i % 2 == 0 ? 0x7610 : 0x7632));
+}
+
+__device__ __forceinline__ Philox random_of(const RandomSource& source, std::int64_t at) {
+  const std::uint64_t seed = source.device ? __ldg(source.device) : source.seed;
+  const std::uint64_t offset = source.device ? __ldg(source.device + 1) : source.offset;
+  return philox(seed, static_cast<std::uint64_t>(at) / 8, offset);
 }
 
 inline void check_launch(const char* what) {

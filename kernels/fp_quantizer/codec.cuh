@@ -10,16 +10,23 @@
 namespace ds::fp_quantizer {
 
 // The numbers of a format, worked out once on the host.
+//
+// A code without its sign, shifted to the top of an f32's mantissa, is an f32 (a subnormal one if
+// the code is) whose product with a power of two, `rescale`, is the code's value. Both ways: so
+// subnormal codes need no case of their own, and most of the work is done by multiplications and
+// additions, of which the hardware does twice as many as of other operations.
 struct Codec {
-  int bits, mantissa, shift;
-  std::uint32_t lowest;   // Exponent field of an f32 for the format's lowest exponent, in place.
-  std::uint32_t correct;  // See encode().
-  std::uint32_t sign;
+  int bits, mantissa;
   float largest;
-  float rescale;  // From an f32 with the code's fields to the code's value.
+  float normal;          // The smallest normal number.
+  float round;           // 2^(23 - mantissa).
+  float ulp;             // 2^-mantissa.
+  float rescale;         // 2^(127 - bias).
+  float unscale;         // 1/rescale.
+  int narrower;          // Exponent bits that an f32 has more.
+  std::uint32_t fields;  // The bits of an f32 where a code's are.
 
-  explicit Codec(const FloatFormat& f)
-      : bits(f.bits), mantissa(f.mantissa), shift(23 - f.mantissa) {
+  explicit Codec(const FloatFormat& f) : bits(f.bits), mantissa(f.mantissa) {
     const int exponent_bits = bits - 1 - mantissa;
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const auto power = [](int exponent) {
@@ -28,51 +35,40 @@ struct Codec {
       for (; exponent < 0; ++exponent) x *= 0.5f;
       return x;
     };
-    lowest = static_cast<std::uint32_t>(128 - bias) << 23;
-    correct = (static_cast<std::uint32_t>(shift) << 23) +
-              (static_cast<std::uint32_t>(128 - bias) << mantissa);
-    sign = 1u << (bits - 1);
     largest = (2.0f - power(-mantissa)) * power((1 << exponent_bits) - 1 - bias);
+    normal = power(1 - bias);
+    round = power(23 - mantissa);
+    ulp = power(-mantissa);
     rescale = power(127 - bias);
+    unscale = power(bias - 127);
+    narrower = 8 - exponent_bits;
+    fields = 0x80000000u | ((1u << (bits - 1)) - 1) << (23 - mantissa);
   }
 };
 
-// Adding 2^(23 - mantissa)·2^exponent to |y| leaves it in steps of an ulp of the format in the low
-// bits of the sum, rounded by the adder; subtracting that power's bits leaves the steps, and with
-// the exponent's distance from the lowest they are the code.
+// The code of y without its sign, from bit 23 - mantissa on; u is used where stochastic. Adding
+// 2^(23 - mantissa)·2^exponent to |y| rounds it to an ulp of the format; subtracting it again
+// leaves the rounded number.
 template <bool kStochastic>
 __device__ __forceinline__ std::uint32_t encode(const Codec& c, float y, float u) {
-  float magnitude = fminf(fabsf(y), c.largest);
-  const std::uint32_t exponent = max(__float_as_uint(magnitude) & 0x7f800000u, c.lowest);
-  const float power = __uint_as_float(exponent + (static_cast<std::uint32_t>(c.shift) << 23));
-  float sum;
+  const float power = __uint_as_float(__float_as_uint(fmaxf(fabsf(y), c.normal)) & 0x7f800000u);
+  const float shift = power * c.round;
+  float rounded;
   if (kStochastic) {
-    const std::uint32_t ulp = exponent - (static_cast<std::uint32_t>(c.mantissa) << 23);
-    magnitude = magnitude + u * __uint_as_float(ulp);
-    sum = __fadd_rd(magnitude, power);
+    // u·ulp is exact: one rounding, as of a product and a sum.
+    const float magnitude = __fmaf_rn(u, power * c.ulp, fminf(fabsf(y), c.largest));
+    rounded = __fadd_rd(magnitude, shift) - shift;
   } else {
-    sum = magnitude + power;
+    rounded = (fabsf(y) + shift) - shift;
   }
-  const std::uint32_t code = __float_as_uint(sum) - exponent + (exponent >> c.shift) - c.correct;
-  return code | (__float_as_uint(y) >> (32 - c.bits) & c.sign);
+  return __float_as_uint(rounded * c.unscale);
 }
 
-__device__ __forceinline__ float decode(const Codec& c, std::uint32_t code) {
-  const std::uint32_t fields = (code & (c.sign - 1)) << c.shift | (code & c.sign) << (32 - c.bits);
-  return __uint_as_float(fields) * c.rescale;
-}
-
-// u of element i of eight, from 16 bits: as the mantissa of a number from 1 to 2.
-__device__ __forceinline__ float uniform(const Philox& random, int i) {
-  const std::uint32_t word = random.word[i / 2];
-  const std::uint32_t u = i % 2 == 0 ? word << 7 & 0x007fff80u : word >> 9 & 0x007fff80u;
-  return __uint_as_float(u | 0x3f800000u) - 1.0f;
-}
-
-__device__ __forceinline__ Philox random_of(const RandomSource& source, std::int64_t at) {
-  const std::uint64_t seed = source.device ? __ldg(source.device) : source.seed;
-  const std::uint64_t offset = source.device ? __ldg(source.device + 1) : source.offset;
-  return philox(seed, static_cast<std::uint64_t>(at) / 8, offset);
+// An f32 whose product with `rescale` is the value of the code in the highest bits of `top`; what
+// is below them does not matter.
+__device__ __forceinline__ float fields_of(const Codec& c, std::uint32_t top) {
+  const std::int32_t shifted = static_cast<std::int32_t>(top) >> c.narrower;
+  return __uint_as_float(static_cast<std::uint32_t>(shifted) & c.fields);
 }
 
 // The factor that values are multiplied by, from the bits of the largest magnitude.

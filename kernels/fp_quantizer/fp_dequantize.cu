@@ -41,13 +41,22 @@ struct Slabs {
 template <int kBits>
 struct EightCodes {
   static constexpr int kWords = (8 * kBits + 31) / 32;
-  std::uint32_t word[kWords + 1] = {};  // One more, so that a code across words needs no test.
+  std::uint32_t word[kWords] = {};
 
-  __device__ __forceinline__ void load(const std::uint8_t* from) {
+  // `whole`: rows are whole words, so that an address of 6-bit codes can be rounded down to one.
+  __device__ __forceinline__ void load(const std::uint8_t* row, std::uint32_t vector, bool whole) {
+    const std::uint8_t* from = row + vector * kBits;
     if (kBits == 6) {
-      const auto* halves = reinterpret_cast<const unsigned short*>(from);
-      word[0] = __ldg(halves) | static_cast<std::uint32_t>(__ldg(halves + 1)) << 16;
-      word[1] = __ldg(halves + 2);
+      if (whole) {
+        const auto* words = reinterpret_cast<const unsigned int*>(row) + vector * 3 / 2;
+        const std::uint32_t low = __ldg(words), high = __ldg(words + 1);
+        word[0] = vector % 2 == 0 ? low : __byte_perm(low, high, 0x5432);
+        word[kWords - 1] = vector % 2 == 0 ? high : high >> 16;
+      } else {
+        const auto* halves = reinterpret_cast<const unsigned short*>(from);
+        word[0] = __ldg(halves) | static_cast<std::uint32_t>(__ldg(halves + 1)) << 16;
+        word[kWords - 1] = __ldg(halves + 2);
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) {
@@ -55,9 +64,12 @@ struct EightCodes {
       }
     }
   }
-  __device__ __forceinline__ std::uint32_t operator[](int i) const {
-    const int at = i * kBits;
-    return __funnelshift_r(word[at / 32], word[at / 32 + 1], at % 32) & ((1u << kBits) - 1);
+  // Code i in the highest bits.
+  __device__ __forceinline__ std::uint32_t top(int i) const {
+    const int end = (i + 1) * kBits;  // Bits of the codes up to this one.
+    if (end % 32 == 0) return word[end / 32 - 1];
+    if (end < 32 || kBits * i / 32 == end / 32) return word[end / 32] << (32 - end % 32);
+    return __funnelshift_r(word[end / 32 - 1], word[end / 32], end % 32);
   }
 };
 
@@ -88,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::uint8_t* row = op.row_of(out_group, slab);
     scale[i] = __uint_as_float(0x7fffffffu);
     if (row != nullptr) {
-      codes[i].load(row + vector * kBits);
+      codes[i].load(row, vector, op.pitch % 4 == 0);
       scale[i] = load_scale<kBits>(row + op.pitch - 4);
     }
   }
@@ -96,13 +108,34 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kInFlight; ++i) {
     const std::uint32_t v = begin + i * kThreads;
     if (v >= vectors) continue;
-    auto* out = static_cast<T*>(op.output) + first_group * op.group_size + std::int64_t{v} * 8;
+    float x[8];
+    // One multiplication where the scale leaves room for it; the result is the same.
+    const float both = scale[i] * op.codec.rescale;
+    const bool one = fabsf(both) < INFINITY;
 #pragma unroll
-    for (int k = 0; k < 8; k += kWidth) {
-      float x[kWidth];
+    for (int k = 0; k < 8; ++k)
+      x[k] = fields_of(op.codec, codes[i].top(k)) * (one ? both : op.codec.rescale);
+    if (!one) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) x[j] = decode(op.codec, codes[i][k + j]) * scale[i];
-      store_16(out + k, VectorOf<T>::narrow(x));
+      for (int k = 0; k < 8; ++k) x[k] *= scale[i];
+    }
+    auto* out = static_cast<T*>(op.output) + first_group * op.group_size;
+    if constexpr (kWidth == 8) {
+      store_16(out + std::int64_t{v} * 8, VectorOf<T>::narrow(x));
+    } else {
+      // A thread's 32 bytes beside its neighbours' would be written by halves: swap them first, so
+      // that each store of the warp is of consecutive bytes.
+      __shared__ float4 swap[kThreads * 2];
+      const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x - lane;
+      const unsigned mask = __activemask();
+      swap[2 * threadIdx.x] = make_float4(x[0], x[1], x[2], x[3]);
+      swap[2 * threadIdx.x + 1] = make_float4(x[4], x[5], x[6], x[7]);
+      __syncwarp(mask);
+      const int count = __popc(mask);  // The active lanes are the first.
+      float4* to = reinterpret_cast<float4*>(out + std::int64_t{v - lane} * 8);
+      to[lane] = swap[2 * warp + lane];
+      to[lane + count] = swap[2 * warp + lane + count];
+      __syncwarp(mask);
     }
   }
 }
@@ -121,12 +154,13 @@ __global__ void __launch_bounds__(kThreads)
       std::uint32_t bytes = row[bit / 8];
       // A code never ends behind the row: its last byte exists.
       if (bit % 8 + op.codec.bits > 8) bytes |= static_cast<std::uint32_t>(row[bit / 8 + 1]) << 8;
-      const std::uint32_t code = bytes >> (bit % 8) & (2 * op.codec.sign - 1);
+      const std::uint32_t code = bytes >> (bit % 8);
       std::uint32_t scale = 0;
       for (int k = 0; k < 4; ++k) {
         scale |= static_cast<std::uint32_t>(row[op.pitch - 4 + k]) << (8 * k);
       }
-      x = decode(op.codec, code) * __uint_as_float(scale);
+      x = fields_of(op.codec, code << (32 - op.codec.bits)) * op.codec.rescale *
+          __uint_as_float(scale);
     }
     static_cast<T*>(op.output)[i] = narrow<T>(x);
   }

@@ -39,6 +39,15 @@ struct Eight {
       part[i] = load_16(reinterpret_cast<const uint4*>(from) + i);
     }
   }
+  // The highest bytes of elements 4·half to 4·half + 3.
+  __device__ __forceinline__ std::uint32_t sign_bytes(int half) const {
+    if constexpr (sizeof(T) == 4) {
+      return high_bytes(part[half].x, part[half].y, part[half].z, part[half].w);
+    } else {
+      return half == 0 ? __byte_perm(part[0].x, part[0].y, 0x7531)
+                       : __byte_perm(part[0].z, part[0].w, 0x7531);
+    }
+  }
   __device__ __forceinline__ void widen(float (&x)[8]) const {
 #pragma unroll
     for (int i = 0; i < 8 / kWidth; ++i) {
@@ -51,25 +60,51 @@ struct Eight {
 };
 
 // Eight codes to shared memory; 8·bits/8 bytes, at a multiple of 4 bytes, or of 2 with 6 bits.
-__device__ __forceinline__ void put_eight(std::uint8_t* to, int bits, const std::uint32_t (&c)[8]) {
+// `code` is what encode() gives, `signs` have the sign of four elements each in the highest bit of
+// their bytes.
+__device__ __forceinline__ void put_eight(std::uint8_t* to, const Codec& c,
+                                          const std::uint32_t (&code)[8], std::uint32_t signs_a,
+                                          std::uint32_t signs_b) {
   auto* words = reinterpret_cast<std::uint32_t*>(to);
-  if (bits == 8) {
-    words[0] = low_bytes(c[0], c[1], c[2], c[3]);
-    words[1] = low_bytes(c[4], c[5], c[6], c[7]);
-  } else if (bits == 4) {
-    const std::uint32_t a = low_bytes(c[0], c[1], c[2], c[3]);
-    const std::uint32_t b = low_bytes(c[4], c[5], c[6], c[7]);
+  if (c.bits == 12) {
+    // Here a code starts at bit 16. Two a word, signs beneath the four bits that go.
+    std::uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t both = __byte_perm(code[2 * i], code[2 * i + 1], 0x7632);
+      const std::uint32_t signs =
+          __byte_perm(i < 2 ? signs_a : signs_b, 0, i % 2 == 0 ? 0x1404 : 0x3424);
+      const std::uint32_t full = both | (signs >> 4 & 0x08000800u);
+      pair[i] = (full & 0xfffu) | (full >> 4 & 0xfff000u);
+    }
+    words[0] = pair[0] | pair[1] << 24;
+    words[1] = pair[1] >> 8 | pair[2] << 16;
+    words[2] = pair[2] >> 16 | pair[3] << 8;
+    return;
+  }
+  // A code to the lowest bits of its highest byte, and its sign above it.
+  const int left = c.mantissa + 1, down = 8 - c.bits;
+  const std::uint32_t a =
+      high_bytes(code[0] << left, code[1] << left, code[2] << left, code[3] << left) |
+      (signs_a & 0x80808080u) >> down;
+  const std::uint32_t b =
+      high_bytes(code[4] << left, code[5] << left, code[6] << left, code[7] << left) |
+      (signs_b & 0x80808080u) >> down;
+  if (c.bits == 8) {
+    words[0] = a;
+    words[1] = b;
+  } else if (c.bits == 4) {
     words[0] = __byte_perm(a, b, 0x6420) | __byte_perm(a, b, 0x7531) << 4;
-  } else if (bits == 12) {
-    words[0] = c[0] | c[1] << 12 | c[2] << 24;
-    words[1] = c[2] >> 8 | c[3] << 4 | c[4] << 16 | c[5] << 28;
-    words[2] = c[5] >> 4 | c[6] << 8 | c[7] << 20;
   } else {
-    const std::uint32_t low = c[0] | c[1] << 6 | c[2] << 12 | c[3] << 18 | c[4] << 24 | c[5] << 30;
+    const auto packed = [](std::uint32_t x) {
+      x = (x & 0x003f003fu) | (x >> 2 & 0x0fc00fc0u);
+      return (x & 0xfffu) | (x >> 4 & 0xfff000u);
+    };
+    const std::uint32_t low = packed(a), high = packed(b);
     auto* halves = reinterpret_cast<std::uint16_t*>(to);
     halves[0] = static_cast<std::uint16_t>(low);
-    halves[1] = static_cast<std::uint16_t>(low >> 16);
-    halves[2] = static_cast<std::uint16_t>(c[5] >> 2 | c[6] << 4 | c[7] << 10);
+    halves[1] = static_cast<std::uint16_t>(low >> 16 | high << 8);
+    halves[2] = static_cast<std::uint16_t>(high >> 8);
   }
 }
 
@@ -128,18 +163,22 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
     if (!active[i]) continue;
     std::uint8_t* row = stage + local * pitch;
     float x[8];
-    std::uint32_t code[8];
+    std::uint32_t code[8] = {};
     raw[i].widen(x);
     Philox random{};
     if (kStochastic) {
       random = random_of(op.random, (first + local) * op.group_size + vector * 8);
     }
+    const bool finite = most[kSmall ? i : 0] < 0x7f800000u;
+    if (finite) {
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      code[k] =
-          encode<kStochastic>(op.codec, x[k] * factor, kStochastic ? uniform(random, k) : 0.0f);
+      for (int k = 0; k < 8; ++k) {
+        code[k] = encode<kStochastic>(op.codec, x[k] * factor,
+                                      kStochastic ? above_128(random, k) - 128.0f : 0.0f);
+      }
     }
-    put_eight(row + vector * op.codec.bits, op.codec.bits, code);
+    put_eight(row + vector * op.codec.bits, op.codec, code, finite ? raw[i].sign_bytes(0) : 0u,
+              finite ? raw[i].sign_bytes(1) : 0u);
     if (lane == 0 && (kSmall || i == 0)) {
       const std::uint32_t scale =
           __float_as_uint(__fdiv_rn(__uint_as_float(most[kSmall ? i : 0]), op.codec.largest));
@@ -176,13 +215,13 @@ __global__ void __launch_bounds__(256)
     std::uint8_t* row = op.rows + group * op.pitch;
     SeenFloats<true> seen;
     for (std::int64_t i = threadIdx.x; i < op.group_size; i += 256) seen.see(widen(input[i]));
-    const std::uint32_t most = team_max<true>(seen.words, 8).high;
+    const std::uint32_t most = team_max<true>(seen.words(), 8).high;
     const float factor = factor_of(op.codec, most);
     for (std::int64_t i = std::int64_t{threadIdx.x} * unit; i < op.group_size; i += 256 * unit) {
       std::uint64_t packed = 0;
       for (int k = 0; k < unit; ++k) {
         const float y = widen(input[i + k]) * factor;
-        std::uint32_t code;
+        std::uint32_t code = 0;
         if (stochastic) {
           const std::int64_t at = first + i + k;
           const Philox random = random_of(op.random, at);
@@ -191,6 +230,8 @@ __global__ void __launch_bounds__(256)
         } else {
           code = encode<false>(op.codec, y, 0.0f);
         }
+        code = code >> (23 - op.codec.mantissa) | __float_as_uint(y) >> 31 << (op.codec.bits - 1);
+        if (most >= 0x7f800000u) code = 0;
         packed |= std::uint64_t{code} << (k * op.codec.bits);
       }
       for (int k = 0; k < unit * op.codec.bits / 8; ++k) {
@@ -215,7 +256,7 @@ void launch(const FpQuantizeCall& call, cudaStream_t stream) {
   constexpr int kPerSize = sizeof(T) / 2;
   const Teams teams =
       lay_out_teams(call.groups, call.group_size, 8, aligned, 8 / kPerSize, 4 / kPerSize);
-  if (!teams.fits) {
+  if (!teams.fits || teams.chunks > 1) {
     const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(call.groups, 1 << 20));
     quantize_any<T><<<blocks, 256, 0, stream>>>(op, call.groups, kStochastic);
     check_launch("fp_quantize");

@@ -19,7 +19,8 @@
 //
 //   scale = max|x| / largest,   code = round(x · (largest / max|x|)),   x' = code · scale
 //
-// A NaN or an infinity in a group makes its scale NaN or infinite.
+// A NaN or an infinity in a group makes its scale NaN or infinite and its codes 0, so all of it
+// comes back as NaN.
 //
 // reference.h defines every result to the last bit. Launches go to `stream` on the current device
 // and return at once; they can be captured in a CUDA graph. std::invalid_argument, before anything

@@ -59,7 +59,6 @@ TEST(FpQuantizerReference, Codes_are_the_nearest_numbers_and_ties_go_to_even) {
       ASSERT_EQ(reference::encode(middle, f, true, 0x8000), code + 1);
     }
     ASSERT_EQ(reference::encode(1e30f, f, false, 0), top);
-    ASSERT_EQ(reference::encode(NAN, f, false, 0) & top, top);
     ASSERT_EQ(reference::encode(reference::largest(f), f, true, 0xffff), top);
   }
 }

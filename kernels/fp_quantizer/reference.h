@@ -24,12 +24,12 @@ inline float largest(const FloatFormat& f) {
   return std::ldexp(2.0f - std::ldexp(1.0f, -f.mantissa), top);
 }
 
-// The code of y, which is meant to lie within ±largest; what is larger or NaN becomes the largest.
+// The code of y, which is meant to lie within ±largest; what is larger becomes the largest.
 inline std::uint32_t encode(float y, const FloatFormat& f, bool stochastic,
                             std::uint32_t random16) {
-  const std::uint32_t sign = y == y ? float_bits(y) >> 31 : 0;
+  const std::uint32_t sign = float_bits(y) >> 31;
   float magnitude = std::fabs(y);
-  if (!(magnitude < largest(f))) magnitude = largest(f);
+  if (magnitude > largest(f)) magnitude = largest(f);
   const int lowest = 1 - exponent_bias(f);
   int exponent = magnitude > 0.0f ? std::ilogb(magnitude) : lowest;
   if (exponent < lowest) exponent = lowest;
@@ -102,7 +102,10 @@ void fp_quantize(const FpQuantizeCall& call) {
                                 static_cast<int>(index % 8));
       }
       const float y = to_float(input[first + i]) * factor;
-      put_bits(row, i, call.format.bits, encode(y, call.format, call.stochastic, random16));
+      // With a scale that is not finite no code could mean anything.
+      const std::uint32_t code =
+          std::isfinite(most) ? encode(y, call.format, call.stochastic, random16) : 0;
+      put_bits(row, i, call.format.bits, code);
     }
     const float scale = most / largest(call.format);
     std::memcpy(row + pitch - 4, &scale, 4);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The way for groups that no team holds: of any size, aligned or not. All that differs between the
-// ops is told at run time, so that this is one kernel.
+// The way for groups that teams cannot take: of any size, aligned or not. All that differs between
+// the ops is told at run time, so that this is one kernel a type.
 
 #include <cuda_runtime_api.h>
 
@@ -38,6 +38,9 @@ struct AnyCall {
 constexpr std::int64_t kChunk = 4096;
 
 void launch_any(const char* name, const AnyCall& call, cudaStream_t stream);
+
+// Turns what waits in `words` into parameters.
+void launch_finish(const char* name, const AnyCall& call, cudaStream_t stream);
 
 inline Places places_of(const QuantizeCall& call) {
   const Swizzle& s = call.swizzle;

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kInFlight = 4;
 
-// `to_value(code, group's parameters)` for all codes of kWidth, for the two ops below.
+// Two ops of one shape: where a group's parameters are, and what makes values of codes.
 template <class T, bool kIsSymmetric>
 struct SignedCodes {
   using Out = T;
@@ -32,6 +32,10 @@ struct SignedCodes {
     const float product = code * p.x;
     return kIsSymmetric ? product : product + p.y;
   }
+  __device__ __forceinline__ void to_values(float (&x)[VectorOf<T>::kWidth], Params p) const {
+#pragma unroll
+    for (int i = 0; i < VectorOf<T>::kWidth; ++i) x[i] = to_value(x[i], p);
+  }
 };
 
 struct UnsignedToHalf {
@@ -45,24 +49,30 @@ struct UnsignedToHalf {
 
   struct Params {
     float scale, inverse, minimum;
+    bool plain;
   };
+  // A code has 8 bits and a scale 11, so code / scale is never closer than 2^-23 of itself to the
+  // middle between two normal f16 numbers, nor on it, and code·(1/scale), which is off by less, is
+  // rounded to the same f16. That does not hold where the quotient may be a subnormal f16 (scale
+  // above 2^14), nor where 1/scale is no number to calculate with.
   __device__ __forceinline__ Params params_of(std::int64_t group) const {
     Params p;
     p.scale = widen(f16{__ldg(reinterpret_cast<const unsigned short*>(scales) + group)});
     p.minimum = widen(f16{__ldg(reinterpret_cast<const unsigned short*>(minimums) + group)});
     p.inverse = __frcp_rn(p.scale);
+    p.plain = p.scale != 0.0f && fabsf(p.scale) < 16384.0f;
     return p;
   }
-  // The division rounded to float, by one step of Newton's from the rounded inverse, which is exact
-  // unless the inverse is not a number to calculate with (scale 0, infinite or NaN).
+  __device__ __forceinline__ void to_values(float (&x)[8], Params p) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = p.plain ? x[i] * p.inverse : __fdiv_rn(x[i], p.scale);
+    float rounded[8];
+    VectorOf<f16>::widen(VectorOf<f16>::narrow(x), rounded);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = rounded[i] + p.minimum;
+  }
   __device__ __forceinline__ float to_value(float code, Params p) const {
-    float quotient = code * p.inverse;
-    if (p.inverse != 0.0f && fabsf(p.inverse) < INFINITY) {
-      quotient = __fmaf_rn(__fmaf_rn(-quotient, p.scale, code), p.inverse, quotient);
-    } else {
-      quotient = __fdiv_rn(code, p.scale);
-    }
-    return widen(narrow<f16>(quotient)) + p.minimum;
+    return widen(narrow<f16>(__fdiv_rn(code, p.scale))) + p.minimum;
   }
 };
 
@@ -88,8 +98,7 @@ __global__ void __launch_bounds__(kThreads)
     if (v >= vectors) continue;
     float x[kWidth];
     widen_codes<kWidth>(packed[i], op.bits, op.flip, x);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) x[k] = op.to_value(x[k], params[i]);
+    op.to_values(x, params[i]);
     store_16(op.output + (first_vector + v) * kWidth, VectorOf<T>::narrow(x));
   }
 }

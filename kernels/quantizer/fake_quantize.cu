@@ -53,9 +53,7 @@ struct FakeOp {
     VectorOf<T>::widen(raw, x);
     Philox bits_of{};
     if (kStochastic) {
-      const std::uint64_t seed = random.device ? __ldg(random.device) : random.seed;
-      const std::uint64_t offset = random.device ? __ldg(random.device + 1) : random.offset;
-      bits_of = philox(seed, static_cast<std::uint64_t>(at) / 8, offset);
+      bits_of = random_of(random, at);
       if (kWidth == 4 && at % 8 != 0) {
         bits_of.word[0] = bits_of.word[2];
         bits_of.word[1] = bits_of.word[3];
@@ -65,13 +63,10 @@ struct FakeOp {
     for (int i = 0; i < kWidth; ++i) {
       float code;
       if (kStochastic) {
-        float y = fminf(p.to_code_space(x[i]), high);
-        y = fmaxf(y, low);
-        // 16 bits below the exponent of 1 make 1 + u; adding the magic rounded down is floor.
-        const std::uint32_t word = bits_of.word[i / 2];
-        const std::uint32_t u = i % 2 == 0 ? word << 7 & 0x007fff80u : word >> 9 & 0x007fff80u;
-        const float sum = y + (__uint_as_float(u | 0x3f800000u) - 1.0f);
-        code = fminf(__fadd_rd(sum, kMagic) - kMagic, high);
+        // Adding the magic rounded down is floor.
+        const float u = above_128(bits_of, i) - 128.0f;
+        const float floor = __fadd_rd(p.to_code_space(x[i]) + u, kMagic) - kMagic;
+        code = fmaxf(fminf(floor, high), low);
       } else {
         code = rounded<kSymmetric>(p.to_code_space(x[i]), low, high) - kMagic;
       }
@@ -110,14 +105,15 @@ void launch(const FakeQuantizeCall& call, const Teams& teams, cudaStream_t strea
   op.low = -static_cast<float>(1 << (call.bits - 1));
   op.high = -op.low - 1.0f;
   op.random = call.random;
-  launch_teams("fake_quantize", op, teams, call.groups, call.group_size, stream);
+  launch_teams("fake_quantize", op, teams, call.groups, call.group_size, call.scratch, stream);
 }
 
 }  // namespace
 }  // namespace quantizer
 
 bool fake_quantize_needs_scratch(const FakeQuantizeCall& call) {
-  return call.group_size > quantizer::kChunk && !quantizer::teams_of(call).fits;
+  const groups::Teams teams = quantizer::teams_of(call);
+  return teams.fits ? teams.chunks > 1 : call.group_size > quantizer::kChunk;
 }
 
 void fake_quantize(const FakeQuantizeCall& call, void* stream_) {

@@ -8,7 +8,7 @@
 // fit go another way: any_groups.cuh.
 //
 // An Op provides:
-//   kWidth, kMost, kAtOnce, kSymmetric
+//   kWidth, kMost, kAtOnce (0: never), kSymmetric
 //   Raw; load<N>(group[N], vector[N], active[N], raw[N])
 //   Seen (its default is "nothing"); see(raw, seen); words(seen): Words
 //   Params; params_of(words)
@@ -122,39 +122,64 @@ __global__ void __launch_bounds__(128)
   }
 }
 
+// What a launch of large_groups does. A group that one block cannot hold takes two launches: in the
+// first its blocks agree on `words` through memory, in the second they load it again.
+enum Phase : int { kMeasure = 1, kRound = 2, kBoth = 3 };
+
 // Up to kMost vectors a thread, of one group.
 template <class Op>
 __global__ void __launch_bounds__(kMaxBlock)
-    large_groups(const __grid_constant__ Op op, int groups, int vectors, int team_log2) {
+    large_groups(const __grid_constant__ Op op, int groups, int vectors, int team_log2, int chunks,
+                 int phase, std::uint32_t* all_words) {
   constexpr int kCount = Op::kMost;
   const int lane = threadIdx.x & ((1 << team_log2) - 1);
+  // The second launch goes backwards: what the first has read last may still be in the cache.
+  const int block =
+      phase == kRound ? static_cast<int>(gridDim.x - 1 - blockIdx.x) : static_cast<int>(blockIdx.x);
+  const int chunk = chunks == 1 ? 0 : block % chunks;
   const std::int64_t mine =
-      std::int64_t{blockIdx.x} * (blockDim.x >> team_log2) + (threadIdx.x >> team_log2);
+      chunks == 1 ? std::int64_t{block} * (blockDim.x >> team_log2) + (threadIdx.x >> team_log2)
+                  : block / chunks;
   std::int64_t group[kCount];
   int vector[kCount];
   bool active[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     group[i] = mine;
-    vector[i] = lane + (i << team_log2);
+    vector[i] = lane + ((chunk * kCount + i) << team_log2);
     active[i] = vector[i] < vectors && mine < groups;
   }
   typename Op::Raw raw[kCount];
   op.template load<kCount>(group, vector, active, raw);
-  typename Op::Seen seen;
+  Words words;
+  if (phase & kMeasure) {
+    typename Op::Seen seen;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (active[i]) op.see(raw[i], seen);
+    for (int i = 0; i < kCount; ++i) {
+      if (active[i]) op.see(raw[i], seen);
+    }
+    words = team_max<Op::kSymmetric>(op.words(seen), team_log2);
   }
-  const Words words = team_max<Op::kSymmetric>(op.words(seen), team_log2);
   if (mine >= groups) return;
-  const typename Op::Params params = op.params_of(words);
   const std::int64_t to = op.place(mine);
+  std::uint32_t* kept = all_words + (Op::kSymmetric ? to : 2 * to);
+  if (phase == kMeasure) {
+    if (lane == 0) {
+      atomicMax(kept, words.high);
+      if (!Op::kSymmetric) atomicMax(kept + 1, words.low);
+    }
+    return;
+  }
+  if (phase == kRound) {
+    words.high = kept[0];
+    if (!Op::kSymmetric) words.low = kept[1];
+  }
+  const typename Op::Params params = op.params_of(words);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (active[i]) op.store(to, vector[i], raw[i], params);
   }
-  if (lane == 0) op.store_params(to, params);
+  if (phase == kBoth && lane == 0) op.store_params(to, params);
 }
 
 template <bool kSymmetric>
@@ -167,41 +192,66 @@ __device__ __forceinline__ void put_params(float* params, std::int64_t to,
   }
 }
 
+inline void clear_words(const char* name, std::uint32_t* words, std::int64_t groups, bool symmetric,
+                        cudaStream_t stream) {
+  if (words == nullptr) refuse(name, "groups of this size need scratch memory");
+  const std::size_t bytes = static_cast<std::size_t>(groups) * (symmetric ? 4 : 8);
+  if (const cudaError_t status = cudaMemsetAsync(words, 0, bytes, stream); status != cudaSuccess) {
+    throw std::runtime_error(std::string("ds::") + name + ": " + cudaGetErrorString(status));
+  }
+}
+
+// With more than one chunk a group, the caller turns `words` into parameters afterwards.
 template <class Op>
 void launch_teams(const char* name, const Op& op, const Teams& teams, std::int64_t groups,
-                  std::int64_t group_size, cudaStream_t stream) {
+                  std::int64_t group_size, std::uint32_t* words, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(teams.blocks);
   const int vectors = static_cast<int>(group_size / Op::kWidth);
   const int count = static_cast<int>(groups);
-  const auto kernel = teams.one_vector ? small_groups<Op> : large_groups<Op>;
-  kernel<<<blocks, teams.block, 0, stream>>>(op, count, vectors, teams.team_log2);
+  const auto large = [&](Phase phase) {
+    large_groups<Op><<<blocks, teams.block, 0, stream>>>(
+        op, count, vectors, teams.team_log2, static_cast<int>(teams.chunks), phase, words);
+  };
+  if (teams.chunks > 1) {
+    clear_words(name, words, groups, Op::kSymmetric, stream);
+    large(kMeasure);
+    large(kRound);
+  } else if constexpr (Op::kAtOnce == 0) {
+    large(kBoth);
+  } else if (teams.one_vector) {
+    small_groups<Op><<<blocks, teams.block, 0, stream>>>(op, count, vectors, teams.team_log2);
+  } else {
+    large(kBoth);
+  }
   check_launch(name);
 }
 
-// kWidth codes, in the low bits of `code`, to element `at` of the output.
+// kWidth codes, in the low bits of `code`, as they lie in memory: x and y for 8 codes of 8 bits, x
+// for 4 of 8 or 8 of 4, the low half of x for 4 of 4.
 template <int kWidth>
-__device__ __forceinline__ void store_codes(std::uint8_t* codes, std::int64_t at, int bits,
-                                            const std::uint32_t (&code)[kWidth]) {
+__device__ __forceinline__ uint2 packed_codes(int bits, const std::uint32_t (&code)[kWidth]) {
   static_assert(kWidth == 8 || kWidth == 4, "");
   const std::uint32_t a = low_bytes(code[0], code[1], code[2], code[3]);
   const std::uint32_t b = kWidth == 8 ? low_bytes(code[kWidth - 4], code[kWidth - 3],
                                                   code[kWidth - 2], code[kWidth - 1])
                                       : 0u;
-  if (bits == 8) {
-    if (kWidth == 8) {
-      __stcs(reinterpret_cast<uint2*>(codes + at), make_uint2(a, b));
-    } else {
-      __stcs(reinterpret_cast<unsigned int*>(codes + at), a);
-    }
-    return;
-  }
+  if (bits == 8) return make_uint2(a, b);
   const std::uint32_t first = __byte_perm(a, b, 0x6420);
   const std::uint32_t second = __byte_perm(a, b, 0x7531);
-  const std::uint32_t both = (first << 4 & 0xf0f0f0f0u) | (second & 0x0f0f0f0fu);
-  if (kWidth == 8) {
-    __stcs(reinterpret_cast<unsigned int*>(codes + at / 2), both);
+  return make_uint2((first << 4 & 0xf0f0f0f0u) | (second & 0x0f0f0f0fu), 0u);
+}
+
+// To element `at` of the output.
+template <int kWidth>
+__device__ __forceinline__ void store_codes(std::uint8_t* codes, std::int64_t at, int bits,
+                                            const std::uint32_t (&code)[kWidth]) {
+  const uint2 packed = packed_codes<kWidth>(bits, code);
+  if (bits == 8 && kWidth == 8) {
+    *reinterpret_cast<uint2*>(codes + at) = packed;
+  } else if (bits == 8 || kWidth == 8) {
+    *reinterpret_cast<unsigned int*>(codes + at * bits / 8) = packed.x;
   } else {
-    __stcs(reinterpret_cast<unsigned short*>(codes + at / 2), static_cast<unsigned short>(both));
+    *reinterpret_cast<unsigned short*>(codes + at / 2) = static_cast<unsigned short>(packed.x);
   }
 }
 
@@ -211,12 +261,11 @@ template <int kWidth>
 __device__ __forceinline__ uint2 load_codes(const std::uint8_t* codes, std::int64_t at, int bits) {
   static_assert(kWidth == 8 || kWidth == 4, "");
   if (bits == 8) {
-    if (kWidth == 8) return __ldcs(reinterpret_cast<const uint2*>(codes + at));
-    return make_uint2(__ldcs(reinterpret_cast<const unsigned int*>(codes + at)), 0u);
+    if (kWidth == 8) return *reinterpret_cast<const uint2*>(codes + at);
+    return make_uint2(*reinterpret_cast<const unsigned int*>(codes + at), 0u);
   }
-  if (kWidth == 8)
-    return make_uint2(__ldcs(reinterpret_cast<const unsigned int*>(codes + at / 2)), 0u);
-  return make_uint2(__ldcs(reinterpret_cast<const unsigned short*>(codes + at / 2)), 0u);
+  if (kWidth == 8) return make_uint2(*reinterpret_cast<const unsigned int*>(codes + at / 2), 0u);
+  return make_uint2(*reinterpret_cast<const unsigned short*>(codes + at / 2), 0u);
 }
 
 // As floats. `flip` is the sign bit of a code if codes are signed, else 0: a byte in the mantissa

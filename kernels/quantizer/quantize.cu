@@ -109,7 +109,7 @@ struct FeedbackOp : Output {
     for (int i = 0; i < kWidth; ++i) seen.see(s[i]);
   }
   __device__ __forceinline__ Words words(const Seen& seen) const {
-    return seen.words;
+    return seen.words();
   }
   __device__ __forceinline__ Params params_of(Words words) const {
     return Params(words, bits);
@@ -158,7 +158,9 @@ void launch(const QuantizeCall& call, cudaStream_t stream) {
     const Teams teams =
         lay_out_teams(call.groups, call.group_size, Op::kWidth, aligned, Op::kMost, Op::kAtOnce);
     if (teams.fits) {
-      launch_teams("quantize", op, teams, call.groups, call.group_size, stream);
+      const AnyCall any = any_call(call);
+      launch_teams("quantize", op, teams, call.groups, call.group_size, any.words, stream);
+      if (teams.chunks > 1) launch_finish("quantize", any, stream);
     } else {
       launch_any("quantize", any_call(call), stream);
     }

@@ -88,7 +88,8 @@ DS_EXPORT bool fake_quantize_needs_scratch(const FakeQuantizeCall& call);
 DS_EXPORT void fake_quantize(const FakeQuantizeCall& call, void* stream);
 
 // The sum of `tensors` quantized tensors of `size` elements each, which lie one behind the other,
-// quantized again. Sums are in float, in the order of the tensors.
+// quantized again. Sums are in float, in the order of the tensors: sum = fma(code, inverse, sum),
+// or sum += fma(code, inverse, offset).
 struct ReduceCall {
   const std::uint8_t* codes = nullptr;  // tensors·size·bits/8 bytes.
   const float* params = nullptr;        // Of tensors·in_groups groups.

@@ -28,6 +28,7 @@ std::vector<Shape> shapes() {
     if (size <= 256) all.push_back({1200, size});
   }
   all.push_back({2, 65544});
+  all.push_back({3, 200000});
   all.push_back({1, 300001});
   all.push_back({1, 300002});
   return all;
@@ -81,6 +82,7 @@ void compare_quantize(const std::vector<T>& x, const Shape& shape, const Format&
   if (feedback) call.error = error.data();
   reference::quantize<T>(call);
   const std::string what = describe(format, shape);
+  if (shape.size == 0) return;  // Nothing is written.
   expect_same(codes.host(), want_codes, what + ", codes");
   expect_same(params.host(), want_params, what + ", params");
   if (feedback) expect_same(device_error.host(), error, what + ", error");
