@@ -18,13 +18,14 @@ namespace ds::fp_quantizer {
 struct Codec {
   int bits, mantissa;
   float largest;
-  float normal;          // The smallest normal number.
-  float round;           // 2^(23 - mantissa).
-  float ulp;             // 2^-mantissa.
-  float rescale;         // 2^(127 - bias).
-  float unscale;         // 1/rescale.
-  int narrower;          // Exponent bits that an f32 has more.
-  std::uint32_t fields;  // The bits of an f32 where a code's are.
+  float normal;           // The smallest normal number.
+  float round;            // 2^(23 - mantissa).
+  float ulp;              // 2^-mantissa.
+  float rescale;          // 2^(127 - bias).
+  float unscale;          // 1/rescale.
+  std::uint32_t to_byte;  // 2^(mantissa + 1): moves encode()'s code to the highest byte.
+  int narrower;           // Exponent bits that an f32 has more.
+  std::uint32_t fields;   // The bits of an f32 where a code's are.
 
   explicit Codec(const FloatFormat& f) : bits(f.bits), mantissa(f.mantissa) {
     const int exponent_bits = bits - 1 - mantissa;
@@ -41,6 +42,7 @@ struct Codec {
     ulp = power(-mantissa);
     rescale = power(127 - bias);
     unscale = power(bias - 127);
+    to_byte = 2u << mantissa;
     narrower = 8 - exponent_bits;
     fields = 0x80000000u | ((1u << (bits - 1)) - 1) << (23 - mantissa);
   }

@@ -83,13 +83,12 @@ __device__ __forceinline__ void put_eight(std::uint8_t* to, const Codec& c,
     return;
   }
   // A code to the lowest bits of its highest byte, and its sign above it.
-  const int left = c.mantissa + 1, down = 8 - c.bits;
-  const std::uint32_t a =
-      high_bytes(code[0] << left, code[1] << left, code[2] << left, code[3] << left) |
-      (signs_a & 0x80808080u) >> down;
-  const std::uint32_t b =
-      high_bytes(code[4] << left, code[5] << left, code[6] << left, code[7] << left) |
-      (signs_b & 0x80808080u) >> down;
+  const int down = 8 - c.bits;
+  const std::uint32_t k = c.to_byte;  // A multiplication, because shifts are what there is most of.
+  const std::uint32_t a = high_bytes(code[0] * k, code[1] * k, code[2] * k, code[3] * k) |
+                          (signs_a & 0x80808080u) >> down;
+  const std::uint32_t b = high_bytes(code[4] * k, code[5] * k, code[6] * k, code[7] * k) |
+                          (signs_b & 0x80808080u) >> down;
   if (c.bits == 8) {
     words[0] = a;
     words[1] = b;
@@ -109,11 +108,13 @@ __device__ __forceinline__ void put_eight(std::uint8_t* to, const Codec& c,
 }
 
 // kSmall: one vector a thread, of kCount groups; else up to kCount vectors of one group.
-template <class T, bool kStochastic, bool kSmall>
-__global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
+// The groups that take more than 512 threads are few: the others get fewer registers, so that more
+// of them are under way.
+template <class T, bool kStochastic, bool kSmall, int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreads == kMaxBlock ? 1 : 1536 / kThreads)
     quantize_teams(const __grid_constant__ Rows op, std::int64_t groups, int vectors,
                    int team_log2) {
-  constexpr int kCount = (kSmall ? 4 : 8) / (sizeof(T) / 2);
+  constexpr int kCount = 4 / (sizeof(T) / 2);
   extern __shared__ uint4 stage_16[];
   const int lane = threadIdx.x & ((1 << team_log2) - 1);
   const int team = threadIdx.x >> team_log2;
@@ -126,6 +127,11 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
   std::uint8_t* stage = reinterpret_cast<std::uint8_t*>(stage_16) + misplaced;
   const int pitch = static_cast<int>(op.pitch);
 
+  RandomSource source;
+  if (kStochastic) {
+    source.seed = op.random.device ? __ldg(op.random.device) : op.random.seed;
+    source.offset = op.random.device ? __ldg(op.random.device + 1) : op.random.offset;
+  }
   Eight<T> raw[kCount];
   bool active[kCount];
 #pragma unroll
@@ -154,12 +160,38 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
     words.high = most[i];
     most[i] = team_max<true>(words, team_log2).high;
   }
-  float factor = 0.0f;
+  // The divisions of several groups at once, one a lane, where the team has as many lanes.
+  const bool shared_work = kSmall && team_log2 >= 2;
+  std::uint32_t mine = most[0];
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) {
+    if (shared_work && lane % kCount == i) mine = most[i];
+  }
+  const float my_factor = factor_of(op.codec, mine);
+  const std::uint32_t my_scale =
+      __float_as_uint(__fdiv_rn(__uint_as_float(mine), op.codec.largest));
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int vector = kSmall ? lane : lane + (i << team_log2);
     const int local = team + (kSmall ? i * teams : 0);
-    if (kSmall || i == 0) factor = factor_of(op.codec, most[kSmall ? i : 0]);
+    float factor = my_factor;
+    if (shared_work) {
+      factor =
+          __shfl_sync(0xffffffffu, my_factor, (threadIdx.x % 32 & ~((1 << team_log2) - 1)) + i);
+    } else if (kSmall && i > 0) {
+      factor = factor_of(op.codec, most[i]);
+    }
+    // The scale of group i: by the lane that divided for it, or the first.
+    const bool writes = shared_work ? lane == i : lane == 0 && (kSmall || i == 0);
+    if (writes && first + local < groups) {
+      const std::uint32_t scale =
+          shared_work || i == 0
+              ? my_scale
+              : __float_as_uint(__fdiv_rn(__uint_as_float(most[kSmall ? i : 0]), op.codec.largest));
+      auto* halves = reinterpret_cast<std::uint16_t*>(stage + local * pitch + pitch - 4);
+      halves[0] = static_cast<std::uint16_t>(scale);
+      halves[1] = static_cast<std::uint16_t>(scale >> 16);
+    }
     if (!active[i]) continue;
     std::uint8_t* row = stage + local * pitch;
     float x[8];
@@ -167,7 +199,7 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
     raw[i].widen(x);
     Philox random{};
     if (kStochastic) {
-      random = random_of(op.random, (first + local) * op.group_size + vector * 8);
+      random = random_of(source, (first + local) * op.group_size + vector * 8);
     }
     const bool finite = most[kSmall ? i : 0] < 0x7f800000u;
     if (finite) {
@@ -179,13 +211,6 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
     }
     put_eight(row + vector * op.codec.bits, op.codec, code, finite ? raw[i].sign_bytes(0) : 0u,
               finite ? raw[i].sign_bytes(1) : 0u);
-    if (lane == 0 && (kSmall || i == 0)) {
-      const std::uint32_t scale =
-          __float_as_uint(__fdiv_rn(__uint_as_float(most[kSmall ? i : 0]), op.codec.largest));
-      auto* halves = reinterpret_cast<std::uint16_t*>(row + pitch - 4);
-      halves[0] = static_cast<std::uint16_t>(scale);
-      halves[1] = static_cast<std::uint16_t>(scale >> 16);
-    }
   }
   __syncthreads();
 
@@ -199,7 +224,8 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock)
   if (thread < head) out[thread] = stage[thread];
   if (thread < tail) out[head + 16 * middle + thread] = stage[head + 16 * middle + thread];
   for (int i = thread; i < middle; i += static_cast<int>(blockDim.x)) {
-    store_16(out + head + 16 * i, *reinterpret_cast<const uint4*>(stage + head + 16 * i));
+    __stcs(reinterpret_cast<uint4*>(out + head + 16 * i),
+           *reinterpret_cast<const uint4*>(stage + head + 16 * i));
   }
 }
 
@@ -255,15 +281,16 @@ void launch(const FpQuantizeCall& call, cudaStream_t stream) {
   const bool aligned = is_aligned(call.input, 16) && is_aligned(call.rows, 4);
   constexpr int kPerSize = sizeof(T) / 2;
   const Teams teams =
-      lay_out_teams(call.groups, call.group_size, 8, aligned, 8 / kPerSize, 4 / kPerSize);
+      lay_out_teams(call.groups, call.group_size, 8, aligned, 4 / kPerSize, 4 / kPerSize);
   if (!teams.fits || teams.chunks > 1) {
     const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(call.groups, 1 << 20));
     quantize_any<T><<<blocks, 256, 0, stream>>>(op, call.groups, kStochastic);
     check_launch("fp_quantize");
     return;
   }
-  const auto kernel = teams.one_vector ? quantize_teams<T, kStochastic, true>
-                                       : quantize_teams<T, kStochastic, false>;
+  const auto kernel = teams.one_vector     ? quantize_teams<T, kStochastic, true, 128>
+                      : teams.block <= 512 ? quantize_teams<T, kStochastic, false, 512>
+                                           : quantize_teams<T, kStochastic, false, kMaxBlock>;
   const std::int64_t groups_of_block =
       (teams.block >> teams.team_log2) * (teams.one_vector ? 4 / kPerSize : 1);
   const auto shared = static_cast<std::size_t>(groups_of_block * op.pitch + 16);

@@ -107,7 +107,8 @@ void fp_quantize(const FpQuantizeCall& call) {
           std::isfinite(most) ? encode(y, call.format, call.stochastic, random16) : 0;
       put_bits(row, i, call.format.bits, code);
     }
-    const float scale = most / largest(call.format);
+    // Which NaN it is matters only because rows are compared as bytes.
+    const std::uint32_t scale = nan ? 0x7fffffffu : float_bits(most / largest(call.format));
     std::memcpy(row + pitch - 4, &scale, 4);
   }
 }

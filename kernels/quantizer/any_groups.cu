@@ -41,9 +41,10 @@ struct AnyParams {
 };
 
 // What is quantized. `at`: its index in the input or the sum, `to`: in the output. T is the type of
-// the input, or of the error.
-template <class T>
+// the input, or of the error. kPlain: a tensor without error feedback, rounded to nearest.
+template <class T, bool kPlain>
 __device__ __forceinline__ float value(const AnyCall& call, std::int64_t at, std::int64_t to) {
+  if (kPlain) return widen(static_cast<const T*>(call.input)[at]);
   float x;
   if (call.source == AnyCall::kSum) {
     x = 0.0f;
@@ -61,12 +62,12 @@ __device__ __forceinline__ float value(const AnyCall& call, std::int64_t at, std
 }
 
 // Rounds one element and gives its code's low bits.
-template <class T>
+template <class T, bool kPlain>
 __device__ __forceinline__ std::uint32_t round_one(const AnyCall& call, const AnyParams& p,
                                                    std::int64_t at, std::int64_t to) {
-  const float x = value<T>(call, at, to);
+  const float x = value<T, kPlain>(call, at, to);
   float code = p.to_code_space(x);
-  if (call.stochastic) {
+  if (!kPlain && call.stochastic) {
     const Philox random = random_of(call.random, at);
     const float u = static_cast<float>(sixteen_bits(random, static_cast<int>(at % 8))) * 0x1p-16f;
     code = fmaxf(fminf(floorf(code + u), p.high), p.low) + 0.0f;
@@ -75,7 +76,7 @@ __device__ __forceinline__ std::uint32_t round_one(const AnyCall& call, const An
   }
   if (call.codes == nullptr) {
     static_cast<T*>(const_cast<void*>(call.input))[to] = narrow<T>(p.to_value(code));
-  } else if (call.error != nullptr) {
+  } else if (!kPlain && call.error != nullptr) {
     T* error = static_cast<T*>(call.error) + to;
     *error = narrow<T>(call.beta * widen(*error) + call.rest * (x - p.to_value(code)));
   }
@@ -96,18 +97,18 @@ __device__ __forceinline__ Words stored_words(const AnyCall& call, std::int64_t 
   return words;
 }
 
-template <class T, bool kSymmetric>
+template <class T, bool kPlain, bool kSymmetric>
 __device__ __forceinline__ Words measured(const AnyCall& call, std::int64_t from, std::int64_t to,
                                           int count) {
   SeenFloats<kSymmetric> seen;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) {
-    seen.see(value<T>(call, from + i, to + i));
+    seen.see(value<T, kPlain>(call, from + i, to + i));
   }
   return team_max<kSymmetric>(seen.words(), 5);
 }
 
-template <class T>
+template <class T, bool kPlain>
 __global__ void __launch_bounds__(256)
     any_groups(const __grid_constant__ AnyCall call, std::int64_t chunks, int phase) {
   const int lane = threadIdx.x % 32;
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(256)
     const int count = static_cast<int>(min(kChunk, call.group_size - begin));
     Words words;
     if (phase & kMeasure) {
-      words = call.symmetric ? measured<T, true>(call, from, to, count)
-                             : measured<T, false>(call, from, to, count);
+      words = call.symmetric ? measured<T, kPlain, true>(call, from, to, count)
+                             : measured<T, kPlain, false>(call, from, to, count);
       if (phase == kMeasure && lane == 0) {
         atomicMax(call.words + (call.symmetric ? place : 2 * place), words.high);
         if (!call.symmetric) atomicMax(call.words + 2 * place + 1, words.low);
@@ -135,14 +136,14 @@ __global__ void __launch_bounds__(256)
       const AnyParams p(call, words);
       if (call.codes != nullptr && call.bits == 4) {
         for (int i = 2 * lane; i < count; i += 64) {
-          const std::uint32_t first = round_one<T>(call, p, from + i, to + i);
-          const std::uint32_t second = round_one<T>(call, p, from + i + 1, to + i + 1);
+          const std::uint32_t first = round_one<T, kPlain>(call, p, from + i, to + i);
+          const std::uint32_t second = round_one<T, kPlain>(call, p, from + i + 1, to + i + 1);
           call.codes[(to + i) / 2] = static_cast<std::uint8_t>(first << 4 | (second & 0x0f));
         }
       } else {
 #pragma unroll 4
         for (int i = lane; i < count; i += 32) {
-          const std::uint32_t code = round_one<T>(call, p, from + i, to + i);
+          const std::uint32_t code = round_one<T, kPlain>(call, p, from + i, to + i);
           if (call.codes != nullptr) call.codes[to + i] = static_cast<std::uint8_t>(code);
         }
       }
@@ -174,7 +175,9 @@ void launch_any(const char* name, const AnyCall& call, cudaStream_t stream) {
   const std::int64_t chunks = (call.group_size + kChunk - 1) / kChunk;
   const unsigned blocks = blocks_of(call.groups * chunks, 8);
   with_type(call.dtype, [&](auto type) {
-    const auto kernel = any_groups<decltype(type)>;
+    using T = decltype(type);
+    const bool plain = call.source == AnyCall::kTensor && !call.stochastic;
+    const auto kernel = plain ? any_groups<T, true> : any_groups<T, false>;
     if (chunks == 1) {
       kernel<<<blocks, 256, 0, stream>>>(call, chunks, kBoth);
     } else {

@@ -241,17 +241,19 @@ __device__ __forceinline__ uint2 packed_codes(int bits, const std::uint32_t (&co
   return make_uint2((first << 4 & 0xf0f0f0f0u) | (second & 0x0f0f0f0fu), 0u);
 }
 
-// To element `at` of the output.
+// To element `at` of the output. Evicted first: with plain stores of so few bytes a thread, an H200
+// took 5 to 20 % longer.
 template <int kWidth>
 __device__ __forceinline__ void store_codes(std::uint8_t* codes, std::int64_t at, int bits,
                                             const std::uint32_t (&code)[kWidth]) {
   const uint2 packed = packed_codes<kWidth>(bits, code);
   if (bits == 8 && kWidth == 8) {
-    *reinterpret_cast<uint2*>(codes + at) = packed;
+    __stcs(reinterpret_cast<uint2*>(codes + at), packed);
   } else if (bits == 8 || kWidth == 8) {
-    *reinterpret_cast<unsigned int*>(codes + at * bits / 8) = packed.x;
+    __stcs(reinterpret_cast<unsigned int*>(codes + at * bits / 8), packed.x);
   } else {
-    *reinterpret_cast<unsigned short*>(codes + at / 2) = static_cast<unsigned short>(packed.x);
+    __stcs(reinterpret_cast<unsigned short*>(codes + at / 2),
+           static_cast<unsigned short>(packed.x));
   }
 }
 

@@ -175,7 +175,8 @@ struct ReduceOp {
         packed[(k / 4 + 1) % 4] = eight.y;
       }
     }
-    store_16(codes + at * kBits / 8, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+    __stcs(reinterpret_cast<uint4*>(codes + at * kBits / 8),
+           make_uint4(packed[0], packed[1], packed[2], packed[3]));
   }
   __device__ __forceinline__ void store_params(std::int64_t to, const Params& p) const {
     put_params(params, to, p);
