@@ -51,21 +51,48 @@ at::Tensor prepare_rows(const at::Tensor& input, std::int64_t group_size, std::i
   const std::int64_t groups = groups_of(kName, input, group_size, format);
   return at::empty({groups, fp_row_bytes(group_size, format)}, input.options().dtype(at::kByte));
 }
-at::Tensor quantize_cuda(const at::Tensor& input, std::int64_t group_size, std::int64_t bits,
-                         std::int64_t mantissa, bool stochastic, std::int64_t seed,
-                         std::int64_t offset, const OptionalTensor& random_state) {
-  const at::Tensor rows = prepare_rows(input, group_size, bits, mantissa);
+void check_rows(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
+                std::int64_t bits, std::int64_t mantissa) {
+  constexpr const char* kName = "ds::fp_quantize_";
+  const FloatFormat format = format_of(kName, bits, mantissa);
+  check_floating(kName, "input", input);
+  const std::int64_t groups = groups_of(kName, input, group_size, format);
+  check_bytes(kName, "rows", rows);
+  check_in_place(kName, "rows", rows);
+  check_same_device(kName, "rows", rows, input);
+  TORCH_CHECK(rows.numel() == groups * fp_row_bytes(group_size, format), kName, ": rows must be ",
+              groups, " rows of ", fp_row_bytes(group_size, format), " bytes; it is ",
+              binding::describe(rows));
+}
+void quantize_into_cuda(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
+                        std::int64_t bits, std::int64_t mantissa, bool stochastic,
+                        std::int64_t seed, std::int64_t offset,
+                        const OptionalTensor& random_state) {
+  check_rows(input, rows, group_size, bits, mantissa);
   const at::Tensor dense = input.contiguous();
   FpQuantizeCall call;
   call.input = dense.data_ptr();
   call.dtype = binding::dtype_of(dense);
-  call.groups = rows.size(0);
+  call.groups = dense.numel() / group_size;
   call.group_size = group_size;
   call.format = {static_cast<int>(bits), static_cast<int>(mantissa)};
   call.stochastic = stochastic;
-  call.random = binding::random_source("ds::fp_quantize", seed, offset, random_state, input);
+  call.random = binding::random_source("ds::fp_quantize_", seed, offset, random_state, input);
   call.rows = static_cast<std::uint8_t*>(rows.data_ptr());
   binding::on_device_of(dense, [&](void* stream) { fp_quantize(call, stream); });
+  binding::changed(rows);
+}
+void quantize_into_meta(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
+                        std::int64_t bits, std::int64_t mantissa, bool, std::int64_t, std::int64_t,
+                        const OptionalTensor&) {
+  check_rows(input, rows, group_size, bits, mantissa);
+}
+at::Tensor quantize_cuda(const at::Tensor& input, std::int64_t group_size, std::int64_t bits,
+                         std::int64_t mantissa, bool stochastic, std::int64_t seed,
+                         std::int64_t offset, const OptionalTensor& random_state) {
+  const at::Tensor rows = prepare_rows(input, group_size, bits, mantissa);
+  quantize_into_cuda(input, rows, group_size, bits, mantissa, stochastic, seed, offset,
+                     random_state);
   return rows;
 }
 at::Tensor quantize_meta(const at::Tensor& input, std::int64_t group_size, std::int64_t bits,
@@ -175,6 +202,10 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "fp_quantize(Tensor input, int group_size, int bits=8, int mantissa_bits=3, "
       "bool stochastic=False, int seed=0, int offset=0, Tensor? random_state=None) -> Tensor");
   m.def(
+      "fp_quantize_(Tensor input, Tensor(a!) rows, int group_size, int bits=8, int "
+      "mantissa_bits=3, "
+      "bool stochastic=False, int seed=0, int offset=0, Tensor? random_state=None) -> ()");
+  m.def(
       "fp_dequantize_(Tensor rows, Tensor(a!) output, int group_size, int bits=8, "
       "int mantissa_bits=3) -> ()");
   m.def(
@@ -186,12 +217,14 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
 
 TORCH_LIBRARY_IMPL(ds, CUDA, m) {
   m.impl("fp_quantize", TORCH_FN(ds::quantize_cuda));
+  m.impl("fp_quantize_", TORCH_FN(ds::quantize_into_cuda));
   m.impl("fp_dequantize_", TORCH_FN(ds::dequantize_cuda));
   m.impl("fp_selective_dequantize_", TORCH_FN(ds::select_cuda));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("fp_quantize", TORCH_FN(ds::quantize_meta));
+  m.impl("fp_quantize_", TORCH_FN(ds::quantize_into_meta));
   m.impl("fp_dequantize_", TORCH_FN(ds::dequantize_meta));
   m.impl("fp_selective_dequantize_", TORCH_FN(ds::select_meta));
 }

@@ -54,15 +54,15 @@ struct Codec {
 template <bool kStochastic>
 __device__ __forceinline__ std::uint32_t encode(const Codec& c, float y, float u) {
   const float power = __uint_as_float(__float_as_uint(fmaxf(fabsf(y), c.normal)) & 0x7f800000u);
-  const float shift = power * c.round;
+  // Products with powers of two are exact, so the fused operations round once, as a sum does.
   float rounded;
   if (kStochastic) {
-    // u·ulp is exact: one rounding, as of a product and a sum.
     const float magnitude = __fmaf_rn(u, power * c.ulp, fminf(fabsf(y), c.largest));
-    rounded = __fadd_rd(magnitude, shift) - shift;
+    rounded = __fmaf_rd(power, c.round, magnitude);
   } else {
-    rounded = (fabsf(y) + shift) - shift;
+    rounded = __fmaf_rn(power, c.round, fabsf(y));
   }
+  rounded = __fmaf_rn(-power, c.round, rounded);
   return __float_as_uint(rounded * c.unscale);
 }
 

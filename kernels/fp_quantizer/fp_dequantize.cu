@@ -17,7 +17,10 @@ namespace {
 using namespace groups;
 
 constexpr int kThreads = 256;
-constexpr int kInFlight = 1;  // As in most of what writes more than it reads, more is slower.
+
+// Vectors of a thread, as measured: where a thread's loads or stores are several, one is best.
+template <class T, int kBits>
+constexpr int kInFlightOf = sizeof(T) == 4 || kBits == 6 ? 1 : 4;
 
 struct Slabs {
   const std::uint8_t* rows;
@@ -85,6 +88,7 @@ __global__ void __launch_bounds__(kThreads)
     dequantize_vectors(const __grid_constant__ Slabs op, std::int64_t first_group,
                        std::uint32_t vectors, FastDivision group_of) {
   constexpr int kWidth = VectorOf<T>::kWidth;
+  constexpr int kInFlight = kInFlightOf<T, kBits>;
   const std::uint32_t begin = blockIdx.x * (kThreads * kInFlight) + threadIdx.x;
   EightCodes<kBits> codes[kInFlight];
   float scale[kInFlight];
@@ -193,17 +197,21 @@ void launch(const FpDequantizeCall& call, cudaStream_t stream) {
     check_launch("fp_dequantize");
     return;
   }
-  const auto kernel = call.format.bits == 12  ? dequantize_vectors<T, 12>
-                      : call.format.bits == 8 ? dequantize_vectors<T, 8>
-                      : call.format.bits == 6 ? dequantize_vectors<T, 6>
-                                              : dequantize_vectors<T, 4>;
   const FastDivision group_of(static_cast<std::uint32_t>(vectors));
   const std::int64_t groups_a_launch = kMostVectors / vectors;
   for (std::int64_t first = 0; first < groups; first += groups_a_launch) {
     const auto count =
         static_cast<std::uint32_t>(std::min(groups_a_launch, groups - first) * vectors);
-    constexpr unsigned kOfBlock = kThreads * kInFlight;
-    kernel<<<(count + kOfBlock - 1) / kOfBlock, kThreads, 0, stream>>>(op, first, count, group_of);
+    const auto with = [&](auto bits) {
+      constexpr int kBits = decltype(bits)::value;
+      constexpr unsigned kOfBlock = kThreads * kInFlightOf<T, kBits>;
+      dequantize_vectors<T, kBits>
+          <<<(count + kOfBlock - 1) / kOfBlock, kThreads, 0, stream>>>(op, first, count, group_of);
+    };
+    if (call.format.bits == 12) with(std::integral_constant<int, 12>());
+    if (call.format.bits == 8) with(std::integral_constant<int, 8>());
+    if (call.format.bits == 6) with(std::integral_constant<int, 6>());
+    if (call.format.bits == 4) with(std::integral_constant<int, 4>());
     check_launch("fp_dequantize");
   }
 }

@@ -108,13 +108,11 @@ __device__ __forceinline__ void put_eight(std::uint8_t* to, const Codec& c,
 }
 
 // kSmall: one vector a thread, of kCount groups; else up to kCount vectors of one group.
-// The groups that take more than 512 threads are few: the others get fewer registers, so that more
-// of them are under way.
-template <class T, bool kStochastic, bool kSmall, int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads == kMaxBlock ? 1 : 1536 / kThreads)
+template <class T, bool kStochastic, bool kSmall>
+__global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock, kSmall ? 12 : 1)
     quantize_teams(const __grid_constant__ Rows op, std::int64_t groups, int vectors,
                    int team_log2) {
-  constexpr int kCount = 4 / (sizeof(T) / 2);
+  constexpr int kCount = (kSmall ? 4 : 8) / (sizeof(T) / 2);
   extern __shared__ uint4 stage_16[];
   const int lane = threadIdx.x & ((1 << team_log2) - 1);
   const int team = threadIdx.x >> team_log2;
@@ -281,16 +279,15 @@ void launch(const FpQuantizeCall& call, cudaStream_t stream) {
   const bool aligned = is_aligned(call.input, 16) && is_aligned(call.rows, 4);
   constexpr int kPerSize = sizeof(T) / 2;
   const Teams teams =
-      lay_out_teams(call.groups, call.group_size, 8, aligned, 4 / kPerSize, 4 / kPerSize);
+      lay_out_teams(call.groups, call.group_size, 8, aligned, 8 / kPerSize, 4 / kPerSize);
   if (!teams.fits || teams.chunks > 1) {
     const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(call.groups, 1 << 20));
     quantize_any<T><<<blocks, 256, 0, stream>>>(op, call.groups, kStochastic);
     check_launch("fp_quantize");
     return;
   }
-  const auto kernel = teams.one_vector     ? quantize_teams<T, kStochastic, true, 128>
-                      : teams.block <= 512 ? quantize_teams<T, kStochastic, false, 512>
-                                           : quantize_teams<T, kStochastic, false, kMaxBlock>;
+  const auto kernel = teams.one_vector ? quantize_teams<T, kStochastic, true>
+                                       : quantize_teams<T, kStochastic, false>;
   const std::int64_t groups_of_block =
       (teams.block >> teams.team_log2) * (teams.one_vector ? 4 / kPerSize : 1);
   const auto shared = static_cast<std::size_t>(groups_of_block * op.pitch + 16);

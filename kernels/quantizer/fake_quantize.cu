@@ -68,7 +68,8 @@ struct FakeOp {
         const float floor = __fadd_rd(p.to_code_space(x[i]) + u, kMagic) - kMagic;
         code = fmaxf(fminf(floor, high), low);
       } else {
-        code = rounded<kSymmetric>(p.to_code_space(x[i]), low, high) - kMagic;
+        code =
+            rounded < !kSymmetric && sizeof(T) == 4 > (p.to_code_space(x[i]), low, high) - kMagic;
       }
       x[i] = p.to_value(code);
     }

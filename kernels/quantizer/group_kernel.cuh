@@ -74,17 +74,19 @@ struct ScaleOf<false> {
     scale = __fdiv_rn(range, high - low);
     if (isinf(scale)) scale = 1.0f;
     inverse = __frcp_rn(scale);
-    offset = (high + low) * 0.5f;
+    offset = high * 0.5f + low * 0.5f;
   }
   __device__ __forceinline__ float to_code_space(float x) const { return (x - offset) * scale; }
   __device__ __forceinline__ float to_value(float code) const { return code * inverse + offset; }
 };
 
-// The code of y with the magic still on it. The symmetric scale cannot give less than the lowest.
-template <bool kSymmetric>
+// The code of y with the magic still on it. Less than the lowest cannot come where the scale is
+// symmetric, nor of values of 16 bits: their range is at least 2^-11 or 2^-8 of the values, so that
+// the offset's rounding moves no code below the lowest by half a step.
+template <bool kCanBeLess>
 __device__ __forceinline__ float rounded(float y, float low, float high) {
   y = fminf(y, high);
-  if (!kSymmetric) y = fmaxf(y, low);
+  if (kCanBeLess) y = fmaxf(y, low);
   return y + kMagic;
 }
 

@@ -59,7 +59,8 @@ struct QuantizeOp : Output {
     VectorOf<T>::widen(raw, x);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      code[i] = __float_as_uint(rounded<kSymmetric>(p.to_code_space(x[i]), low, high));
+      code[i] = __float_as_uint(rounded < !kSymmetric &&
+                                sizeof(T) == 4 > (p.to_code_space(x[i]), low, high));
     }
     store_codes<kWidth>(codes, to * group_size + vector * kWidth, bits, code);
   }
@@ -117,7 +118,7 @@ struct FeedbackOp : Output {
 
   // The code with the magic on it; e becomes the new error.
   __device__ __forceinline__ float round_one(float s, float& e, const Params& p) const {
-    const float magic_code = rounded<kSymmetric>(p.to_code_space(s), low, high);
+    const float magic_code = rounded<!kSymmetric>(p.to_code_space(s), low, high);
     e = beta * e + rest * (s - p.to_value(magic_code - kMagic));
     return magic_code;
   }

@@ -9,7 +9,7 @@
 //   symmetric:   scale = 2^(b-1) / max|x|,       code = clamp(round(x·scale)),
 //                x' = code·inverse                                 params[g] = {inverse}
 //   asymmetric:  scale = 2^b / (max - min),      code = clamp(round((x - offset)·scale)),
-//                offset = (max + min)/2
+//                offset = max/2 + min/2
 //                x' = code·inverse + offset                        params[g] = {inverse, offset}
 //
 // inverse = 1/scale; a group whose scale would be infinite (all zero, or all alike) has scale 1.

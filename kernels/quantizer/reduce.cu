@@ -160,7 +160,7 @@ struct ReduceOp {
       load_error(at + k, e);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float magic_code = rounded<kSymmetric>(p.to_code_space(raw.sum[k + j]), kLow, kHigh);
+        const float magic_code = rounded<!kSymmetric>(p.to_code_space(raw.sum[k + j]), kLow, kHigh);
         code[j] = __float_as_uint(magic_code);
         if (kFeedback) {
           e[j] = beta * e[j] + rest * (raw.sum[k + j] - p.to_value(magic_code - kMagic));

@@ -44,7 +44,7 @@ inline GroupParams group_params(const float* x, std::int64_t size, int bits, boo
     low += 0.0f;
     high += 0.0f;
     params.scale = scale_or_one(std::ldexp(1.0f, bits) / (high - low));
-    params.offset = (high + low) * 0.5f;
+    params.offset = high * 0.5f + low * 0.5f;
   }
   params.inverse = 1.0f / params.scale;
   return params;
