@@ -22,7 +22,14 @@
 
 namespace ds {
 
-inline constexpr std::int64_t kChunk = 2048;  // Elements of an item.
+// Elements of an item, if the parameters are f32; and in 16 bits, which is as many bytes: with
+// less, what a block waits for before its first element costs more than the elements.
+inline constexpr std::int64_t kChunk = 2048;
+inline constexpr std::int64_t kChunk16 = 4096;
+
+inline std::int64_t chunk_of(DType param) {
+  return param == DType::f32 ? kChunk : kChunk16;
+}
 
 // One parameter and what belongs to it: runs of `size` elements in device memory, in one order.
 struct WorkTensor {
@@ -145,8 +152,8 @@ inline WorkRow work_row(const WorkTensor& t) {
 }
 
 // The row's first chunk has the head besides, which is why a head alone is a chunk too.
-inline std::int64_t chunks_of(const WorkRow& row) {
-  return std::max<std::int64_t>(1, (row.size - row.head + kChunk - 1) / kChunk);
+inline std::int64_t chunks_of(const WorkRow& row, std::int64_t chunk) {
+  return std::max<std::int64_t>(1, (row.size - row.head + chunk - 1) / chunk);
 }
 
 // A group a combination of types, in the order of their first tensors; rows stay in order.
@@ -169,7 +176,7 @@ inline WorkList make_work_list(const std::vector<WorkTensor>& tensors, const cha
     for (const std::size_t i : members[g]) {
       WorkRow row = work_row(tensors[i]);
       row.first_item = static_cast<std::uint32_t>(items);
-      const std::int64_t chunks = chunks_of(row);
+      const std::int64_t chunks = chunks_of(row, chunk_of(tensors[i].param_dtype));
       items += chunks;
       if (items > INT32_MAX) {
         throw std::invalid_argument(std::string(function) + ": more than 2^42 elements in a call");

@@ -8,8 +8,8 @@
 // lower tickets: they are done or held by a block that runs, so no wait is for ever.
 //
 // What pass B reads should still be in the L2 cache: 12 bytes an element in f32. So
-// - a tensor of one chunk is one item, held in registers from its first read to its last write;
-// - smaller tensors are passed in batches of at most kBatchChunks;
+// - a small tensor is one item: a block passes all of it twice;
+// - larger ones are passed in batches of at most kBatchChunks;
 // - pass B goes backwards: of a tensor that the cache cannot hold it meets the part read last;
 // - between pass A and pass B stand the first kLag items of the next pass A, so that memory is busy
 //   while the sums come together.
@@ -23,10 +23,12 @@
 namespace ds {
 
 #ifndef DS_LAMB_LAG
-#define DS_LAMB_LAG 256
+#define DS_LAMB_LAG 128
 #endif
 
-inline constexpr std::uint32_t kBatchChunks = 512;
+inline constexpr std::int64_t kLambChunk = 4096;      // Elements of an item,
+inline constexpr std::int64_t kLambWhole = 4 * 4096;  // unless the tensor has at most as many.
+inline constexpr std::uint32_t kBatchChunks = 256;
 inline constexpr std::uint32_t kLag = DS_LAMB_LAG;
 
 enum class LambPass : std::uint32_t { a, b, both };
@@ -127,10 +129,10 @@ inline LambList make_lamb_list(const std::vector<WorkTensor>& tensors, const cha
       LambRow row{};
       row.work = work_row(tensors[i]);
       row.index = static_cast<std::uint32_t>(i);
-      const std::int64_t chunks = chunks_of(row.work);
+      const std::int64_t chunks = row.work.size <= kLambWhole ? 1 : chunks_of(row.work, kLambChunk);
       if (chunks >= 1 << 30) {
         throw std::invalid_argument(std::string(function) +
-                                    ": more than 2^41 elements in a tensor");
+                                    ": more than 2^42 elements in a tensor");
       }
       row.chunks = static_cast<std::uint32_t>(chunks);
       row.first_partial = group.partials;
@@ -140,7 +142,7 @@ inline LambList make_lamb_list(const std::vector<WorkTensor>& tensors, const cha
     detail::order_lamb_items(list.rows, group.first_row, group.rows, list.items);
     group.items = list.items.size() - group.first_item;
     if (group.items > INT32_MAX) {
-      throw std::invalid_argument(std::string(function) + ": more than 2^41 elements in a call");
+      throw std::invalid_argument(std::string(function) + ": more than 2^42 elements in a call");
     }
   }
   return list;
