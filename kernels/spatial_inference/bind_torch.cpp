@@ -4,6 +4,8 @@
 
 #include "bind_torch_cuda.cuh"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "spatial_inference.h"
 
 namespace ds {
