@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of an element-wise optimizer on a GPU: a block takes an item of the work list, 8 KiB
+// The kernel of an element-wise optimizer on a GPU: a block takes an item of the work list, a chunk
 // of a tensor, and updates them in place. Each thread reads its elements of all runs
 // before it computes, and nothing is read twice: bound by memory. Device code; the launch is at the
 // end.
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kOptimizerThreads, 5)
   // would part its 16-byte accesses, and half a sector each costs more than short ones of 16 bits.
   constexpr int N = sizeof(P) + sizeof(S) == 4 ? 8 : 4;
   const std::uint32_t chunk = blockIdx.x - row.first_item;
-  constexpr std::int64_t kSize = sizeof(P) == 4 ? kChunk : kChunk16;
+  constexpr std::int64_t kSize = sizeof(P) == 4 ? kChunk : sizeof(S) == 4 ? kChunk16 : kChunkAll16;
   const std::int64_t begin = row.head + chunk * kSize;
   const int size = static_cast<int>(min(kSize, row.size - begin));
   const int thread = static_cast<int>(threadIdx.x);

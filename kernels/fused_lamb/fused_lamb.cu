@@ -14,8 +14,8 @@ constexpr int kWorkers = 256;
 constexpr int kThreads = kWorkers + 32;
 constexpr int kWarps = kWorkers / 32;
 
-// What does not come back is no use to the cache; what pass B wants again is. Loads of pass B come
-// from where other multiprocessors wrote, which is never the first cache.
+// What does not come back is no use to the second cache; what pass B wants again is. Pass A leaves
+// nothing in a first cache, so pass B cannot find an old value there.
 enum class Hint { keep, leave };
 
 template <Hint H, class Word>
@@ -221,17 +221,17 @@ __device__ __forceinline__ void pass_b(const FusedLambFactors& f, const WorkRow&
       row, begin, size,
       [&](std::int64_t at) {
         float p[N], m[N], v[N];
-        load_run<Hint::keep, P, N>(row.param, at, p);
-        load_run<Hint::keep, S, N>(row.states[0], at, m);
-        load_run<Hint::keep, S, N>(row.states[1], at, v);
+        load_run<Hint::leave, P, N>(row.param, at, p);
+        load_run<Hint::leave, S, N>(row.states[0], at, m);
+        load_run<Hint::leave, S, N>(row.states[1], at, v);
 #pragma unroll
         for (int i = 0; i < N; ++i) p[i] = p[i] - step * direction(f, p[i], m[i], v[i]);
         store_params<P, N>(row, at, p);
       },
       [&](std::int64_t at) {
-        const float p = load_one<Hint::keep, P>(row.param, at);
-        const float u = direction(f, p, load_one<Hint::keep, S>(row.states[0], at),
-                                  load_one<Hint::keep, S>(row.states[1], at));
+        const float p = load_one<Hint::leave, P>(row.param, at);
+        const float u = direction(f, p, load_one<Hint::leave, S>(row.states[0], at),
+                                  load_one<Hint::leave, S>(row.states[1], at));
         store_one_param<P>(row, at, p - step * u);
       });
 }
@@ -379,6 +379,7 @@ class Scout {
 
 template <class P, class S, int N>
 __device__ __forceinline__ void work(const FusedLambFactors& f, Slot* slots, float* trust_ratios) {
+  constexpr std::int64_t kSize = sizeof(P) == 4 ? kLambChunk : kLambChunk16;
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int turn = 0;; turn ^= 1) {
     Slot& slot = slots[turn];
@@ -387,8 +388,8 @@ __device__ __forceinline__ void work(const FusedLambFactors& f, Slot* slots, flo
     const WorkRow& row = slot.row.work;
     const auto pass = static_cast<LambPass>(slot.item.pass);
     const bool whole = pass == LambPass::both;
-    const std::int64_t begin = row.head + (whole ? 0 : slot.item.chunk * kLambChunk);
-    const int size = static_cast<int>(whole ? row.size - begin : min(kLambChunk, row.size - begin));
+    const std::int64_t begin = row.head + (whole ? 0 : slot.item.chunk * kSize);
+    const int size = static_cast<int>(whole ? row.size - begin : min(kSize, row.size - begin));
     if (pass != LambPass::b) {
       const NormSquares sum = sum_over_warp(pass_a<P, S, N>(f, row, begin, size));
       if (lane == 0) slot.sums[warp] = sum;
