@@ -1,7 +1,7 @@
 #pragma once
 
-// The kernel of an element-wise optimizer on a GPU: a block takes an item of the work list, 2048
-// elements of a tensor, and updates them in place. Each thread reads its elements of all runs
+// The kernel of an element-wise optimizer on a GPU: a block takes an item of the work list, a chunk
+// of a tensor, and updates them in place. Each thread reads its elements of all runs
 // before it computes, and nothing is read twice: bound by memory. Device code; the launch is at the
 // end.
 //
@@ -69,7 +69,7 @@ __device__ __forceinline__ void update_run(const Rule& rule, const WorkRow& row,
 }
 
 template <class Rule, class P, class S>
-__global__ void __launch_bounds__(kOptimizerThreads)
+__global__ void __launch_bounds__(kOptimizerThreads, 5)
     update(const WorkRow* rows, const std::uint32_t* items, typename Rule::Factors given,
            const typename Rule::Factors* computed) {
   const WorkRow row = rows[items[blockIdx.x]];
@@ -82,8 +82,9 @@ __global__ void __launch_bounds__(kOptimizerThreads)
   // would part its 16-byte accesses, and half a sector each costs more than short ones of 16 bits.
   constexpr int N = sizeof(P) + sizeof(S) == 4 ? 8 : 4;
   const std::uint32_t chunk = blockIdx.x - row.first_item;
-  const std::int64_t begin = row.head + chunk * kChunk;
-  const int size = static_cast<int>(min(kChunk, row.size - begin));
+  constexpr std::int64_t kSize = sizeof(P) == 4 ? kChunk : sizeof(S) == 4 ? kChunk16 : kChunkAll16;
+  const std::int64_t begin = row.head + chunk * kSize;
+  const int size = static_cast<int>(min(kSize, row.size - begin));
   const int thread = static_cast<int>(threadIdx.x);
   const int vectors = row.is_vector ? size / N : 0;
   for (int i = thread; i < vectors; i += kOptimizerThreads) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -63,7 +64,11 @@ class WorkCache {
     check_cuda(
         cudaStreamGetCaptureInfo(stream, &capture, nullptr, &graph, nullptr, nullptr, nullptr),
         "while asking whether the stream is being captured");
-    drop_finished();
+    {
+      // Even to ask whether an event is over would break a capture.
+      const UncapturedScope uncaptured;
+      drop_finished();
+    }
     const bool capturing = capture == cudaStreamCaptureStatusActive;
     Entry* entry = capturing ? nullptr : find(device, stream, key);
     if (entry == nullptr) {
@@ -124,12 +129,7 @@ class WorkCache {
         drop = cudaEventQuery(entry->done->get()) == cudaSuccess;
         if (drop) --kept;
       }
-      if (drop) {
-        const UncapturedScope uncaptured;
-        entry = entries_.erase(entry);
-      } else {
-        ++entry;
-      }
+      entry = drop ? entries_.erase(entry) : std::next(entry);
     }
     cudaGetLastError();  // cudaErrorNotReady is no error.
   }

@@ -1,19 +1,21 @@
-// LAMB. Blocks of 256 threads take items by a ticket in the order of lamb_list.h, which says why
-// that order; a thread holds 8 elements of a chunk in registers, and at most one more of those that
-// lie before its first 16-byte boundary or behind its last. Traffic an element in f32: 24 bytes in
-// pass A, 4 in pass B and the 12 that the L2 cache does not hold any more; 28 in all where it does.
+// LAMB. A block is eight warps that compute and one, the scout, that deals with all that has to be
+// waited for: it takes the next item by a ticket, in the order of lamb_list.h, which says why that
+// order, reads its row, waits for the trust ratio if it is one of pass B, and when the others are
+// done with an item of pass A brings its sums to the rest. So those never wait for more than their
+// own elements. Traffic an element in f32: 24 bytes in pass A, 4 in pass B and the 12 that the L2
+// cache does not hold any more; 28 in all where it does.
 
 #include "cuda_optimizer.cuh"
 #include "launch.h"
 
 namespace ds::fused_lamb_cuda {
 
-constexpr int kThreads = kOptimizerThreads;
-constexpr int kHeld = static_cast<int>(kChunk) / kThreads;  // Of a chunk, a thread.
-static_assert(kHeld == 8, "as the unrolled loops have it");
+constexpr int kWorkers = 256;
+constexpr int kThreads = kWorkers + 32;
+constexpr int kWarps = kWorkers / 32;
 
-// What does not come back is no use to the cache; what pass B wants again is. Loads of pass B come
-// from where other multiprocessors wrote, which is never the first cache.
+// What does not come back is no use to the second cache; what pass B wants again is. Pass A leaves
+// nothing in a first cache, so pass B cannot find an old value there.
 enum class Hint { keep, leave };
 
 template <Hint H, class Word>
@@ -39,47 +41,20 @@ struct WordOf<float> {
   using Type = float;
 };
 
-// Where the elements of a chunk are: N at a time, 256 threads side by side.
-struct Place {
-  std::int64_t begin;  // Of the chunk, in the tensor.
-  int size;            // Elements from there, without the head.
-  int vectors;         // N elements each that can be read at once; none in a tensor that is askew.
-  int rest, head;      // Elements that are read one by one, and how many of them are the head.
-};
-
-template <int N>
-__device__ __forceinline__ Place place_of(const WorkRow& row, std::uint32_t chunk) {
-  Place place;
-  place.begin = row.head + chunk * kChunk;
-  place.size = static_cast<int>(min(kChunk, row.size - place.begin));
-  place.vectors = row.is_vector ? place.size / N : 0;
-  place.head = chunk == 0 ? static_cast<int>(row.head) : 0;
-  place.rest = place.size - place.vectors * N + place.head;
-  return place;
-}
-
-// Calls `body(k, at, is_run)` for what this thread has of the chunk: k is where its registers are.
-// In a tensor that is askew all elements are single ones, 8 a thread and with the head one more.
+// Calls run(at) for N elements each and single(at) for those that do not fill one, of what this
+// worker has of `size` elements from `begin`; and for the row's head if the part is its first.
 template <int N, class Run_, class Single>
-__device__ __forceinline__ void for_each_held(const Place& place, const Run_& run,
-                                              const Single& single) {
-  const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll
-  for (int k = 0; k < kHeld / N; ++k) {
-    const int i = k * kThreads + thread;
-    if (i < place.vectors) run(k * N, place.begin + i * N);
-  }
-  if (place.vectors > 0 || place.rest <= kThreads) {
-    if (thread < place.rest) {
-      single(kHeld, thread < place.head ? thread
-                                        : place.begin + place.vectors * N + (thread - place.head));
-    }
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
-    const int i = k * kThreads + thread;
-    if (i < place.rest) single(k, place.begin + i);
+__device__ __forceinline__ void for_each(const WorkRow& row, std::int64_t begin, int size,
+                                         const Run_& run, const Single& single) {
+  const int worker = static_cast<int>(threadIdx.x);
+  const int vectors = row.is_vector ? size / N : 0;
+#pragma unroll 1
+  for (int i = worker; i < vectors; i += kWorkers) run(begin + i * N);
+  const int head = begin == row.head ? static_cast<int>(row.head) : 0;
+  const int rest = size - vectors * N + head;
+#pragma unroll 1
+  for (int i = worker; i < rest; i += kWorkers) {
+    single(i < head ? i : begin + vectors * N + (i - head));
   }
 }
 
@@ -161,24 +136,13 @@ __device__ __forceinline__ void average(const FusedLambFactors& f, float g, floa
   v = widen(narrow<S>(blend(v, g * g, f.weight2, f.rest2)));
 }
 
-// Sums over the block, in an order that does not change; thread 0 has the result.
-__device__ __forceinline__ NormSquares sum_over_block(NormSquares sum) {
-  __shared__ NormSquares warps[kThreads / 32];
-  const auto over_warp = [&] {
+// Lane 0 has the sum over the warp, made in an order that does not change.
+__device__ __forceinline__ NormSquares sum_over_warp(NormSquares sum) {
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      sum.p += __shfl_down_sync(0xffffffffu, sum.p, distance);
-      sum.u += __shfl_down_sync(0xffffffffu, sum.u, distance);
-    }
-  };
-  over_warp();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    sum = threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : NormSquares{0.0, 0.0};
-    over_warp();
+  for (int distance = 16; distance > 0; distance /= 2) {
+    sum.p += __shfl_down_sync(0xffffffffu, sum.p, distance);
+    sum.u += __shfl_down_sync(0xffffffffu, sum.u, distance);
   }
-  __syncthreads();
   return sum;
 }
 
@@ -211,85 +175,63 @@ __device__ __forceinline__ void store_one_param(const WorkRow& row, std::int64_t
   }
 }
 
-// Of each element that this thread holds, p and u.
-struct Held {
-  float p[kHeld + 1], u[kHeld + 1];
-};
-
-// Pass A of a chunk. `sum` is this thread's part.
+// Pass A of a part of a tensor. Gives this thread's share of the sums.
 template <class P, class S, int N>
-__device__ __forceinline__ void pass_a(const FusedLambFactors& f, const WorkRow& row,
-                                       const Place& place, Held& held, NormSquares& sum) {
+__device__ __forceinline__ NormSquares pass_a(const FusedLambFactors& f, const WorkRow& row,
+                                              std::int64_t begin, int size) {
+  // In float: few elements a thread. What many threads have is added up in double.
   float p_squares = 0.0f, u_squares = 0.0f;
-  for_each_held<N>(
-      place,
-      [&](int k, std::int64_t at) {
-        float g[N], m[N], v[N];
-        load_run<Hint::keep, P, N>(row.param, at, held.p + k);
+  for_each<N>(
+      row, begin, size,
+      [&](std::int64_t at) {
+        float p[N], g[N], m[N], v[N];
+        load_run<Hint::keep, P, N>(row.param, at, p);
         load_run<Hint::keep, S, N>(row.states[0], at, m);
         load_run<Hint::keep, S, N>(row.states[1], at, v);
         load_grad<N>(row, at, g);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           average<S>(f, g[i], m[i], v[i]);
-          const float p = held.p[k + i], u = direction(f, p, m[i], v[i]);
-          held.u[k + i] = u;
-          p_squares += p * p;
+          const float u = direction(f, p[i], m[i], v[i]);
+          p_squares += p[i] * p[i];
           u_squares += u * u;
         }
         store_run<Hint::keep, S, N>(row.states[0], at, m);
         store_run<Hint::keep, S, N>(row.states[1], at, v);
       },
-      [&](int k, std::int64_t at) {
+      [&](std::int64_t at) {
         const float p = load_one<Hint::keep, P>(row.param, at);
         float m = load_one<Hint::keep, S>(row.states[0], at);
         float v = load_one<Hint::keep, S>(row.states[1], at);
         average<S>(f, load_one_grad(row, at), m, v);
         const float u = direction(f, p, m, v);
-        held.p[k] = p;
-        held.u[k] = u;
         p_squares += p * p;
         u_squares += u * u;
         store_one<Hint::keep, S>(row.states[0], at, m);
         store_one<Hint::keep, S>(row.states[1], at, v);
       });
-  sum = {p_squares, u_squares};
+  return {p_squares, u_squares};
 }
 
-// p - lr·r·u from what pass A left in registers.
-template <class P, int N>
-__device__ __forceinline__ void apply_held(const WorkRow& row, const Place& place, const Held& held,
-                                           float step) {
-  for_each_held<N>(
-      place,
-      [&](int k, std::int64_t at) {
-        float p[N];
-#pragma unroll
-        for (int i = 0; i < N; ++i) p[i] = held.p[k + i] - step * held.u[k + i];
-        store_params<P, N>(row, at, p);
-      },
-      [&](int k, std::int64_t at) { store_one_param<P>(row, at, held.p[k] - step * held.u[k]); });
-}
-
-// The same from memory: pass B.
+// Pass B: p - step·u, with step = lr·r.
 template <class P, class S, int N>
 __device__ __forceinline__ void pass_b(const FusedLambFactors& f, const WorkRow& row,
-                                       const Place& place, float step) {
-  for_each_held<N>(
-      place,
-      [&](int, std::int64_t at) {
+                                       std::int64_t begin, int size, float step) {
+  for_each<N>(
+      row, begin, size,
+      [&](std::int64_t at) {
         float p[N], m[N], v[N];
-        load_run<Hint::keep, P, N>(row.param, at, p);
-        load_run<Hint::keep, S, N>(row.states[0], at, m);
-        load_run<Hint::keep, S, N>(row.states[1], at, v);
+        load_run<Hint::leave, P, N>(row.param, at, p);
+        load_run<Hint::leave, S, N>(row.states[0], at, m);
+        load_run<Hint::leave, S, N>(row.states[1], at, v);
 #pragma unroll
         for (int i = 0; i < N; ++i) p[i] = p[i] - step * direction(f, p[i], m[i], v[i]);
         store_params<P, N>(row, at, p);
       },
-      [&](int, std::int64_t at) {
-        const float p = load_one<Hint::keep, P>(row.param, at);
-        const float u = direction(f, p, load_one<Hint::keep, S>(row.states[0], at),
-                                  load_one<Hint::keep, S>(row.states[1], at));
+      [&](std::int64_t at) {
+        const float p = load_one<Hint::leave, P>(row.param, at);
+        const float u = direction(f, p, load_one<Hint::leave, S>(row.states[0], at),
+                                  load_one<Hint::leave, S>(row.states[1], at));
         store_one_param<P>(row, at, p - step * u);
       });
 }
@@ -303,83 +245,188 @@ __device__ __forceinline__ void store_release(unsigned long long* to, unsigned l
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// The row's last chunk of pass A is done: whoever finds that, adds up the chunks, in their order.
-__device__ __forceinline__ void finish_row(const FusedLambFactors& f, const LambRow& row,
-                                           std::uint32_t row_index, const Scratch& scratch,
-                                           float* trust_ratios) {
-  NormSquares sum{0.0, 0.0};
-  for (std::uint32_t i = threadIdx.x; i < row.chunks; i += kThreads) {
-    const double2 part =
-        __ldcg(reinterpret_cast<const double2*>(scratch.partials + row.first_partial + i));
-    sum.p += part.x;
-    sum.u += part.y;
+// What the scout tells the workers of an item, and they it.
+struct Slot {
+  LambRow row;
+  LambItem item;
+  bool stop;
+  float ratio;               // Pass B.
+  NormSquares sums[kWarps];  // Pass A.
+};
+
+// Barriers of the block by number; both kinds of warps count.
+constexpr int kFilled = 1, kDone = 3;  // And one more, for the second slot.
+constexpr int kBarrierAmongWorkers = 5;
+
+__device__ __forceinline__ void arrive(int barrier) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+__device__ __forceinline__ void wait(int barrier) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+__device__ __forceinline__ void wait_among_workers() {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(kBarrierAmongWorkers), "n"(kWorkers) : "memory");
+}
+
+class Scout {
+ public:
+  __device__ Scout(const FusedLambFactors& factors, const Scratch& scratch_, float* ratios)
+      : f(factors), scratch(scratch_), trust_ratios(ratios), lane(threadIdx.x % 32) {}
+
+  __device__ void run(Slot* slots, const LambRow* rows, const LambItem* items,
+                      std::uint32_t count) {
+    std::uint32_t next = take();
+    for (int turn = 0;; turn ^= 1) {
+      const std::uint32_t ticket = __shfl_sync(0xffffffffu, next, 0);
+      Slot& slot = slots[turn];
+      if (ticket >= count) {
+        if (lane == 0) slot.stop = true;
+        __syncwarp();
+        arrive(kFilled + turn);
+        finish_pending(slots, turn ^ 1);
+        return;
+      }
+      // Ahead of time. A block may wait while it holds a ticket: whoever waits does so for lower
+      // ones than its own, so the lowest that is held can always go on.
+      next = take();
+      const LambItem item = items[ticket];
+      fill_row(slot, rows[item.row]);
+      float ratio = 0.0f;
+      if (item.pass == static_cast<std::uint32_t>(LambPass::b)) {
+        unsigned long long word = load_acquire(scratch.ratio + item.row);
+        if (word == 0) {
+          finish_pending(slots, turn ^ 1);  // It may be what the others wait for.
+          while ((word = load_acquire(scratch.ratio + item.row)) == 0) __nanosleep(50);
+        }
+        ratio = __uint_as_float(static_cast<std::uint32_t>(word));
+      }
+      if (lane == 0) {
+        slot.item = item;
+        slot.stop = false;
+        slot.ratio = ratio;
+      }
+      __syncwarp();
+      arrive(kFilled + turn);
+      finish_pending(slots, turn ^ 1);
+      pending = true;
+    }
   }
-  sum = sum_over_block(sum);
-  if (threadIdx.x == 0) {
+
+ private:
+  __device__ std::uint32_t take() const { return lane == 0 ? atomicAdd(scratch.ticket, 1u) : 0u; }
+
+  __device__ void fill_row(Slot& slot, const LambRow& row) const {
+    constexpr unsigned kWords = sizeof(LambRow) / sizeof(uint4);
+    static_assert(sizeof(LambRow) % sizeof(uint4) == 0 && kWords <= 32, "a word a lane");
+    if (lane < kWords) {
+      reinterpret_cast<uint4*>(&slot.row)[lane] = reinterpret_cast<const uint4*>(&row)[lane];
+    }
+  }
+
+  // Waits for the workers to be done with the item in the slot, if there is one, and counts it.
+  __device__ void finish_pending(Slot* slots, int turn) {
+    if (!pending) return;
+    pending = false;
+    wait(kDone + turn);
+    const Slot& slot = slots[turn];
+    if (slot.item.pass != static_cast<std::uint32_t>(LambPass::a)) return;
+    const LambRow& row = slot.row;
+    const NormSquares sum = sum_over_warp(lane < kWarps ? slot.sums[lane] : NormSquares{0.0, 0.0});
+    bool last = false;
+    if (lane == 0) {
+      scratch.partials[row.first_partial + slot.item.chunk] = sum;
+      // After the barrier, so that it holds for what the workers stored, too.
+      __threadfence();
+      last = atomicAdd(scratch.done + slot.item.row, 1u) == row.chunks - 1;
+    }
+    if (__shfl_sync(0xffffffffu, last, 0)) {
+      __threadfence();
+      finish_row(row, slot.item.row);
+    }
+  }
+
+  // The row's last chunk of pass A is done: whoever finds that adds up the chunks.
+  __device__ void finish_row(const LambRow& row, std::uint32_t row_index) const {
+    const auto* partials = reinterpret_cast<const double2*>(scratch.partials + row.first_partial);
+    NormSquares sum{0.0, 0.0};
+    constexpr unsigned kAtOnce = 8;
+    for (std::uint32_t i = lane; i < row.chunks; i += 32 * kAtOnce) {
+      double2 parts[kAtOnce];
+#pragma unroll
+      for (unsigned k = 0; k < kAtOnce; ++k) {
+        const std::uint32_t at = i + 32 * k;
+        parts[k] = at < row.chunks ? __ldcg(partials + at) : double2{0.0, 0.0};
+      }
+#pragma unroll
+      for (unsigned k = 0; k < kAtOnce; ++k) {
+        sum.p += parts[k].x;
+        sum.u += parts[k].y;
+      }
+    }
+    sum = sum_over_warp(sum);
+    if (lane != 0) return;
     const float ratio = trust_ratio(f, sum);
     if (trust_ratios != nullptr) trust_ratios[row.index] = ratio;
     store_release(scratch.ratio + row_index, 1ull << 32 | __float_as_uint(ratio));
   }
+
+  const FusedLambFactors& f;
+  const Scratch& scratch;
+  float* trust_ratios;
+  unsigned lane;
+  bool pending = false;  // The other slot holds an item that was not counted yet.
+};
+
+template <class P, class S, int N>
+__device__ __forceinline__ void work(const FusedLambFactors& f, Slot* slots, float* trust_ratios) {
+  constexpr std::int64_t kSize = sizeof(P) == 4 ? kLambChunk : kLambChunk16;
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int turn = 0;; turn ^= 1) {
+    Slot& slot = slots[turn];
+    wait(kFilled + turn);
+    if (slot.stop) return;
+    const WorkRow& row = slot.row.work;
+    const auto pass = static_cast<LambPass>(slot.item.pass);
+    const bool whole = pass == LambPass::both;
+    const std::int64_t begin = row.head + (whole ? 0 : slot.item.chunk * kSize);
+    const int size = static_cast<int>(whole ? row.size - begin : min(kSize, row.size - begin));
+    if (pass != LambPass::b) {
+      const NormSquares sum = sum_over_warp(pass_a<P, S, N>(f, row, begin, size));
+      if (lane == 0) slot.sums[warp] = sum;
+    }
+    float ratio = slot.ratio;
+    if (whole) {
+      wait_among_workers();
+      NormSquares sum{0.0, 0.0};
+      for (const NormSquares& part : slot.sums) {
+        sum.p += part.p;
+        sum.u += part.u;
+      }
+      ratio = trust_ratio(f, sum);
+      if (threadIdx.x == 0 && trust_ratios != nullptr) trust_ratios[slot.row.index] = ratio;
+    }
+    if (pass != LambPass::a) pass_b<P, S, N>(f, row, begin, size, f.lr * ratio);
+    arrive(kDone + turn);
+  }
 }
 
 template <class P, class S>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     step(const LambRow* rows, const LambItem* items, std::uint32_t count, Scratch scratch,
          FusedLambFactors given, const FusedLambFactors* computed, float* trust_ratios) {
-  constexpr int N = sizeof(P) + sizeof(S) == 4 ? 8 : 4;
-  __shared__ std::uint32_t tickets[2];
-  __shared__ float shared_ratio;
-  __shared__ bool last;
-  const FusedLambFactors f = computed != nullptr ? *computed : given;
-  if (f.skip) return;
-  if (threadIdx.x == 0) tickets[0] = atomicAdd(scratch.ticket, 1u);
+  // In shared memory, not in registers: those are better used for elements.
+  __shared__ alignas(16) unsigned char slots_memory[2 * sizeof(Slot)];
+  __shared__ alignas(16) unsigned char factors_memory[sizeof(FusedLambFactors)];
+  auto* const slots = reinterpret_cast<Slot*>(slots_memory);
+  auto& f = *reinterpret_cast<FusedLambFactors*>(factors_memory);
+  if (threadIdx.x == 0) f = computed != nullptr ? *computed : given;
   __syncthreads();
-  for (int turn = 0;; turn ^= 1) {
-    const std::uint32_t ticket = tickets[turn];
-    if (ticket >= count) return;
-    // The next one, ahead of time. A block may wait while it holds it: whoever waits does so for
-    // lower tickets than its own, so the lowest that is held can always go on.
-    std::uint32_t next = 0;
-    if (threadIdx.x == 0) next = atomicAdd(scratch.ticket, 1u);
-    const LambItem item = items[ticket];
-    const LambRow& row = rows[item.row];
-    const WorkRow work = row.work;
-    const Place place = place_of<N>(work, item.chunk);
-    const auto pass = static_cast<LambPass>(item.pass);
-    if (pass == LambPass::b) {
-      if (threadIdx.x == 0) {
-        unsigned long long ratio;
-        while ((ratio = load_acquire(scratch.ratio + item.row)) == 0) __nanosleep(100);
-        shared_ratio = __uint_as_float(static_cast<std::uint32_t>(ratio));
-      }
-      __syncthreads();
-      pass_b<P, S, N>(f, work, place, f.lr * shared_ratio);
-    } else {
-      Held held;
-      NormSquares sum;
-      pass_a<P, S, N>(f, work, place, held, sum);
-      sum = sum_over_block(sum);
-      if (pass == LambPass::both) {
-        if (threadIdx.x == 0) {
-          shared_ratio = trust_ratio(f, sum);
-          if (trust_ratios != nullptr) trust_ratios[row.index] = shared_ratio;
-        }
-        __syncthreads();
-        apply_held<P, N>(work, place, held, f.lr * shared_ratio);
-      } else {
-        // The barriers in sum_over_block stand between every thread's stores and this fence.
-        if (threadIdx.x == 0) {
-          scratch.partials[row.first_partial + item.chunk] = sum;
-          __threadfence();
-          last = atomicAdd(scratch.done + item.row, 1u) == row.chunks - 1;
-          __threadfence();
-        }
-        __syncthreads();
-        if (last) finish_row(f, row, item.row, scratch, trust_ratios);
-      }
-    }
-    if (threadIdx.x == 0) tickets[turn ^ 1] = next;
-    __syncthreads();
+  if (f.skip) return;
+  if (threadIdx.x >= kWorkers) {
+    Scout(f, scratch, trust_ratios).run(slots, rows, items, count);
+  } else {
+    constexpr int N = sizeof(P) + sizeof(S) == 4 ? 8 : 4;
+    work<P, S, N>(f, slots, trust_ratios);
   }
 }
 

@@ -63,7 +63,7 @@ std::vector<WorkTensor> tensors_of(const std::vector<std::int64_t>& chunks) {
                        at(1),
                        {at(2), at(3)},
                        nullptr,
-                       n * kChunk,
+                       n * kLambChunk,
                        DType::f32,
                        DType::f32,
                        DType::f32,
@@ -109,26 +109,34 @@ TEST(LambList, Every_chunk_is_passed_twice_and_pass_B_waits_only_for_lower_ticke
                                               {5000},
                                               {1, 2, 1},
                                               {600, 600},
-                                              {300, 300, 300, 1, 5000, 2, 2, 700, 10},
-                                              std::vector<std::int64_t>(1000, 3)}) {
+                                              {150, 150, 150, 1, 3000, 5, 6, 700, 10},
+                                              std::vector<std::int64_t>(500, 7)}) {
     check_order(make_lamb_list(tensors_of(chunks), "f"));
   }
 }
 
 TEST(LambList, Sums_of_different_rows_lie_apart_and_groups_are_of_one_type) {
-  std::vector<WorkTensor> tensors = tensors_of({2, 3, 4, 5});
+  std::vector<WorkTensor> tensors = tensors_of({5, 6, 7, 8});
   tensors[1].param_dtype = DType::bf16;
   tensors[3].size = 0;
   const LambList list = make_lamb_list(tensors, "f");
   ASSERT_EQ(list.groups.size(), 2u);
   EXPECT_EQ(list.groups[0].rows, 2u);
-  EXPECT_EQ(list.groups[0].partials, 6u);
-  EXPECT_EQ(list.rows[1].first_partial, 2u);
+  EXPECT_EQ(list.groups[0].partials, 12u);
+  EXPECT_EQ(list.rows[1].first_partial, 5u);
   EXPECT_EQ(list.rows[1].index, 2u);
   EXPECT_EQ(list.groups[1].first_row, 2u);
   EXPECT_EQ(list.rows[2].first_partial, 0u);
   EXPECT_EQ(list.rows[2].index, 1u);
   check_order(list);
+}
+
+TEST(LambList, A_small_tensor_is_one_item) {
+  const LambList list = make_lamb_list(tensors_of({1, 4, 5}), "f");
+  EXPECT_EQ(list.rows[0].chunks, 1u);
+  EXPECT_EQ(list.rows[1].chunks, 1u);
+  EXPECT_EQ(list.rows[2].chunks, 5u);
+  EXPECT_EQ(list.items.size(), 1u + 1u + 2u * 5u);
 }
 
 }  // namespace

@@ -25,12 +25,13 @@ WorkTensor tensor(std::uintptr_t base, std::int64_t size, int offset = 0, DType 
 // How often the kernel, which takes an item as cuda_optimizer.cuh does, meets each element.
 std::vector<int> visits(const WorkList& list, const WorkGroup& group, std::size_t row_index) {
   const WorkRow& row = list.rows[row_index];
+  const std::int64_t chunk_size = chunk_of(group.param_dtype, group.state_dtype);
   std::vector<int> count(static_cast<std::size_t>(row.size));
   for (std::uint32_t i = 0; i < group.items; ++i) {
     if (list.items[group.first_item + i] != row_index) continue;
     const std::uint32_t chunk = i - row.first_item;
-    const std::int64_t begin = row.head + chunk * kChunk;
-    const std::int64_t size = std::min(kChunk, row.size - begin);
+    const std::int64_t begin = row.head + chunk * chunk_size;
+    const std::int64_t size = std::min(chunk_size, row.size - begin);
     EXPECT_GE(size, 0);
     if (chunk == 0) {
       for (std::uint32_t e = 0; e < row.head; ++e) ++count[e];
@@ -41,18 +42,25 @@ std::vector<int> visits(const WorkList& list, const WorkGroup& group, std::size_
 }
 
 TEST(WorkList, Every_element_is_met_once_at_any_size_and_offset) {
-  std::vector<WorkTensor> tensors;
-  std::uintptr_t base = 1;
-  for (const std::int64_t size : {1, 2, 3, 7, 8, 31, 32, 33, 2047, 2048, 2049, 2055, 4096, 10000}) {
-    for (const int offset : {0, 1, 3, 4, 7}) tensors.push_back(tensor(base++, size, offset));
+  using Types = std::pair<DType, DType>;
+  for (const auto& [param, state] : {Types{DType::f32, DType::f32}, Types{DType::f16, DType::f32},
+                                     Types{DType::bf16, DType::bf16}}) {
+    std::vector<WorkTensor> tensors;
+    std::uintptr_t base = 1;
+    for (const std::int64_t size :
+         {1, 2, 3, 7, 8, 31, 32, 33, 2047, 2048, 2049, 2055, 4096, 4099, 8192, 8199, 20000}) {
+      for (const int offset : {0, 1, 3, 4, 7}) {
+        tensors.push_back(tensor(base++, size, offset, param, DType::f16, state));
+      }
+    }
+    const WorkList list = make_work_list(tensors, "f");
+    ASSERT_EQ(list.groups.size(), 1u);
+    ASSERT_EQ(list.rows.size(), tensors.size());
+    for (std::size_t row = 0; row < list.rows.size(); ++row) {
+      for (const int count : visits(list, list.groups[0], row)) ASSERT_EQ(count, 1) << row;
+    }
+    EXPECT_EQ(list.items.size(), list.groups[0].items);
   }
-  const WorkList list = make_work_list(tensors, "f");
-  ASSERT_EQ(list.groups.size(), 1u);
-  ASSERT_EQ(list.rows.size(), tensors.size());
-  for (std::size_t row = 0; row < list.rows.size(); ++row) {
-    for (const int count : visits(list, list.groups[0], row)) ASSERT_EQ(count, 1) << row;
-  }
-  EXPECT_EQ(list.items.size(), list.groups[0].items);
 }
 
 TEST(WorkList, Runs_with_a_common_boundary_have_a_head_before_it_and_others_are_read_singly) {

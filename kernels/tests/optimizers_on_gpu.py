@@ -288,7 +288,7 @@ class Errors(unittest.TestCase):
             adam(p, g, m, v, lr_on_device=torch.zeros(2, device=DEVICE))
         with self.assertRaisesRegex(RuntimeError, "step_on_device is on cpu"):
             adam(p, g, m, v, step_on_device=torch.zeros((), dtype=torch.int64))
-        with self.assertRaisesRegex(RuntimeError, "max_norm needs the gradients' norm"):
+        with self.assertRaisesRegex(ValueError, "max_norm needs the gradients' norm"):
             adam(p, g, m, v, max_norm=1.0)
         with self.assertRaisesRegex(RuntimeError, "trust_ratios must be 1 contiguous"):
             lamb(p, g, m, v, trust_ratios=torch.zeros(2, device=DEVICE))
