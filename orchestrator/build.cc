@@ -232,7 +232,14 @@ Result<std::vector<BuiltOp>> read_ops(const fs::path& tree) {
 
 // Leaves the ops that were asked for; a name that no op has is a mistake of the user's.
 Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<BuiltOp>& ops) {
-  if (wanted.empty()) return {};
+  if (wanted.empty()) {
+    // Nobody asked by name for an op that has no code for the CPU, and builds here are for the CPU.
+    std::erase_if(ops, [](const BuiltOp& op) {
+      return !op.error.what.empty() &&
+             std::find(op.devices.begin(), op.devices.end(), "cpu") == op.devices.end();
+    });
+    return {};
+  }
   for (const std::string& name : wanted) {
     if (std::any_of(ops.begin(), ops.end(), [&](const BuiltOp& op) { return op.name == name; })) {
       continue;

@@ -183,6 +183,17 @@ function(_ds_check_requirements)
   endmacro()
   set(json "${OP_JSON}")
   set(uses_torch FALSE)
+  set(uses_cuda FALSE)
+  if(NOT "cpu" IN_LIST OP_DEVICES OR OP_SOURCES MATCHES "\\.cu(;|$)")
+    set(uses_cuda TRUE)
+    if(NOT DS_CUDA)
+      _ds_unmet("has code for ${OP_DEVICES} only" "the build is without CUDA"
+                "configure with -DDS_CUDA=ON")
+    elseif(NOT DS_CUDA_FOUND)
+      _ds_unmet("nvcc was not found (${DS_CUDA_WHY_NOT})" "it compiles the op's CUDA code"
+                "install CUDA's compiler, or name it: CUDACXX=/usr/local/cuda/bin/nvcc")
+    endif()
+  endif()
   if(OP_REQUIREMENTS)
     _ds_get(torch "${json}" "${OP_FILE}" OBJECT requirements torch OPTIONAL)
     if(torch)
@@ -203,6 +214,9 @@ function(_ds_check_requirements)
         _ds_unmet("torch is ${DS_TORCH_VERSION}, older than ${min}" "${message}" "${remedy}")
       elseif(max AND DS_TORCH_VERSION VERSION_GREATER max)
         _ds_unmet("torch is ${DS_TORCH_VERSION}, newer than ${max}" "${message}" "${remedy}")
+      elseif(uses_cuda AND NOT DS_TORCH_HAS_CUDA)
+        _ds_unmet("the torch in ${DS_TORCH_ROOT} is built without CUDA" "${message}"
+                  "name a torch that has CUDA, or install one: pip install torch")
       endif()
     endif()
 
@@ -266,13 +280,11 @@ function(_ds_check_requirements)
       endif()
     endif()
   endif()
-  if(NOT "cpu" IN_LIST OP_DEVICES AND NOT DS_CUDA)
-    _ds_unmet("has code for ${OP_DEVICES} only" "the build is without CUDA" "configure with -DDS_CUDA=ON")
-  endif()
   set(reason "${reason}" PARENT_SCOPE)
   set(help "${help}" PARENT_SCOPE)
   set(OP_LIBRARIES "${libraries}" PARENT_SCOPE)
   set(OP_USES_TORCH ${uses_torch} PARENT_SCOPE)
+  set(OP_USES_CUDA ${uses_cuda} PARENT_SCOPE)
 endfunction()
 
 # Compiled rather than searched for: what counts is what the compiler finds.
@@ -376,6 +388,7 @@ function(ds_add_ops)
 
   set(rows "")
   set(configured "")
+  set(configured_cuda "")
   foreach(name IN LISTS wanted)
     if(NOT name IN_LIST known)
       _ds_nearest(nearest "${name}" ${known})
@@ -393,6 +406,9 @@ function(ds_add_ops)
         _ds_row(row configured "${name}" "lib/libds_${name}.so" "" "" "${OP_DESCRIPTION}"
                 "${OP_CAPABILITY}" "${OP_DEVICES_JSON}")
         list(APPEND configured "${name}")
+        if(OP_USES_CUDA)
+          list(APPEND configured_cuda "${name}")
+        endif()
         # One source folder for all: an op needs no CMakeLists.txt. The binary folder's name is the
         # target's, so that any output that Ninja reports tells which op it belongs to.
         add_subdirectory("${DS_KERNELS_DIR}/cmake/op" "ds_${name}")
@@ -407,6 +423,7 @@ function(ds_add_ops)
   list(JOIN rows ",\n" rows)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/ops.json" CONTENT "[\n@rows@\n]\n" @ONLY)
   set(DS_CONFIGURED_OPS "${configured}" PARENT_SCOPE)
+  set(DS_CONFIGURED_CUDA_OPS "${configured_cuda}" PARENT_SCOPE)
 
   # What any number of ops share. Installed twice: by itself for the one that packs ops one by one,
   # and as part of all of them for a person.

@@ -8,7 +8,8 @@
 #   DS_TORCH_VERSION    "1.13.0", "2.11.0"
 #   DS_TORCH_CXX11_ABI  1 or 0, read from the library
 #   DS_TORCH_ROOT, DS_TORCH_LIB_DIR
-# and makes the target ds_torch.
+#   DS_TORCH_HAS_CUDA   TRUE if it was built with CUDA
+# and makes the target ds_torch, and with CUDA ds_torch_cuda: streams and the like.
 
 function(_ds_torch_try prefix)
   set(found FALSE)
@@ -91,6 +92,10 @@ macro(ds_find_torch prefix)
     endif()
   endif()
 
+  set(DS_TORCH_HAS_CUDA FALSE)
+  if(DS_TORCH_FOUND AND EXISTS "${DS_TORCH_LIB_DIR}/libc10_cuda.so")
+    set(DS_TORCH_HAS_CUDA TRUE)
+  endif()
   if(DS_TORCH_FOUND AND NOT TARGET ds_torch)
     add_library(ds_torch INTERFACE IMPORTED)
     set(_ds_torch_includes "${DS_TORCH_ROOT}/include"
@@ -103,5 +108,10 @@ macro(ds_find_torch prefix)
       INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_ds_torch_includes}"
       INTERFACE_COMPILE_DEFINITIONS "_GLIBCXX_USE_CXX11_ABI=${DS_TORCH_CXX11_ABI}"
       INTERFACE_LINK_LIBRARIES "${DS_TORCH_LIB_DIR}/libtorch_cpu.so;${DS_TORCH_LIB_DIR}/libc10.so")
+    if(DS_TORCH_HAS_CUDA)
+      add_library(ds_torch_cuda INTERFACE IMPORTED)
+      set_target_properties(ds_torch_cuda PROPERTIES
+        INTERFACE_LINK_LIBRARIES "ds_torch;${DS_TORCH_LIB_DIR}/libc10_cuda.so")
+    endif()
   endif()
 endmacro()

@@ -75,6 +75,44 @@ inline std::string describe(const Range& range) {
   return std::string(range.name) + "[" + std::to_string(range.index) + "]";
 }
 
+// Throws std::invalid_argument if memory that is written also stands somewhere else in the lists.
+inline void check_apart(std::vector<Range>& ranges, const char* function) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  const Range* furthest = nullptr;          // Reaches furthest so far,
+  const Range* furthest_written = nullptr;  // and of those that are written.
+  for (const Range& range : ranges) {
+    const Range* other = range.written ? furthest : furthest_written;
+    if (other != nullptr && range.begin < other->end) {
+      throw std::invalid_argument(std::string(function) + ": " + describe(*other) + " and " +
+                                  describe(range) + " share memory");
+    }
+    if (furthest == nullptr || range.end > furthest->end) furthest = &range;
+    if (range.written && (furthest_written == nullptr || range.end > furthest_written->end)) {
+      furthest_written = &range;
+    }
+  }
+}
+
+// `size` elements at `data`, after what can be wrong with one such run; throws as above.
+inline Range checked_range(const char* function, const char* name, std::size_t index,
+                           const void* data, DType dtype, std::int64_t size, bool written) {
+  const auto refuse = [&](const char* what) {
+    throw std::invalid_argument(std::string(function) + ": tensor " + std::to_string(index) + ": " +
+                                what);
+  };
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto width = static_cast<std::uintptr_t>(dtype_size(dtype));
+  if (data == nullptr) refuse((std::string(name) + " is null").c_str());
+  if (begin % width != 0) {
+    refuse((std::string(name) + " is not aligned to its elements").c_str());
+  }
+  if (static_cast<std::uint64_t>(size) > (UINTPTR_MAX - begin) / width) {
+    refuse("the size exceeds the memory");
+  }
+  return {begin, begin + static_cast<std::uintptr_t>(size) * width, written, name, index};
+}
+
 }  // namespace detail
 
 // Throws std::invalid_argument for whatever would read or write the wrong memory, or make the
@@ -102,15 +140,8 @@ inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
     }
     if (tensor.size == 0) continue;
     const auto add = [&](const void* data, DType dtype, bool written, const char* name) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(data);
-      if (data == nullptr) refuse(std::string(name) + " is null");
-      if (begin % static_cast<std::uintptr_t>(dtype_size(dtype)) != 0) {
-        refuse(std::string(name) + " is not aligned to its elements");
-      }
-      const std::uintptr_t room = (UINTPTR_MAX - begin) / static_cast<unsigned>(dtype_size(dtype));
-      if (static_cast<std::uint64_t>(tensor.size) > room) refuse("the size exceeds the memory");
-      ranges.push_back({begin, begin + static_cast<std::uintptr_t>(tensor.size * dtype_size(dtype)),
-                        written, name, i});
+      ranges.push_back(
+          detail::checked_range(names.function, name, i, data, dtype, tensor.size, written));
     };
     add(tensor.param, tensor.param_dtype, true, "params");
     add(tensor.grad, tensor.grad_dtype, false, "grads");
@@ -118,21 +149,7 @@ inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
       add(tensor.states[s], tensor.state_dtype, true, names.states[s]);
     }
   }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const detail::Range& a, const detail::Range& b) { return a.begin < b.begin; });
-  const detail::Range* furthest = nullptr;          // Reaches furthest so far,
-  const detail::Range* furthest_written = nullptr;  // and of those that are written.
-  for (const detail::Range& range : ranges) {
-    const detail::Range* other = range.written ? furthest : furthest_written;
-    if (other != nullptr && range.begin < other->end) {
-      throw std::invalid_argument(std::string(names.function) + ": " + detail::describe(*other) +
-                                  " and " + detail::describe(range) + " share memory");
-    }
-    if (furthest == nullptr || range.end > furthest->end) furthest = &range;
-    if (range.written && (furthest_written == nullptr || range.end > furthest_written->end)) {
-      furthest_written = &range;
-    }
-  }
+  detail::check_apart(ranges, names.function);
 }
 
 // Where the share of thread `part` of `parts` begins: a tensor and an element of it, or

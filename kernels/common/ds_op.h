@@ -31,3 +31,10 @@ typedef int (*DsSelfTestFunction)(const char* device, char* detail, unsigned lon
 // Libraries are built with hidden visibility: only what carries this mark can be seen from outside,
 // so that any set of ops can live in one program.
 #define DS_EXPORT __attribute__((visibility("default")))
+
+// For the few functions that host and device both compute.
+#ifdef __CUDACC__
+#define DS_HOST_DEVICE __host__ __device__
+#else
+#define DS_HOST_DEVICE
+#endif

@@ -24,4 +24,27 @@ struct CpuOptions {
   CpuIsa isa = CpuIsa::automatic;  // A path that this machine lacks is refused.
 };
 
+// Where a CUDA op runs. It launches and returns; whoever owns the memory keeps it until the stream
+// has passed.
+struct CudaOptions {
+  int device = -1;         // -1: the current one.
+  void* stream = nullptr;  // A cudaStream_t of that device; null is its default stream.
+};
+
+// What an optimizer on a GPU does to the gradients before it uses them.
+struct GradientOptions {
+  double scale = 1.0;     // They are divided by it: the loss was multiplied.
+  double max_norm = 0.0;  // > 0: scaled down if their norm (OptimizerScalars) is larger.
+};
+
+// Numbers that lie on the device, so that a CUDA graph captures a step that depends on them. Each
+// may be null; one that is not replaces what the options say.
+struct OptimizerScalars {
+  std::int64_t* step = nullptr;  // Steps done so far; a step that is not skipped adds one.
+  const float* lr = nullptr;
+  const float* grad_scale = nullptr;  // Instead of GradientOptions::scale.
+  const float* grad_norm = nullptr;   // Of the gradients as they are, before they are divided.
+  const float* found_inf = nullptr;   // Not 0: nothing is written, the step does not count.
+};
+
 }  // namespace ds

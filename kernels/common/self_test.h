@@ -29,6 +29,7 @@ class Buffer {
 
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
+  std::size_t byte_size() const { return bytes_.size(); }  // With the guard behind the last.
   DType dtype() const { return dtype_; }
 
   // Rounded to the storage type.

@@ -1,0 +1,103 @@
+#pragma once
+
+// The host's side of an element-wise optimizer on a GPU: checks, the cached work list, the
+// launches.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda_work_cache.cuh"
+#include "cuda_work_list.h"
+
+namespace ds {
+
+struct WorkOnDevice {
+  std::vector<WorkGroup> groups;
+  std::vector<std::uint32_t> item_rows;  // What `items` holds.
+  std::shared_ptr<DeviceMemory> rows, items;
+  DeviceMemory factors;  // Written by the device before each launch that needs it.
+};
+
+struct WorkKey {
+  std::vector<WorkTensor> tensors;
+  friend bool operator==(const WorkKey& a, const WorkKey& b) {
+    return same_list(a.tensors, b.tensors);
+  }
+};
+
+using OptimizerCache = WorkCache<WorkKey, WorkOnDevice>;
+
+inline bool any(const OptimizerScalars& s) {
+  return s.step != nullptr || s.lr != nullptr || s.grad_scale != nullptr ||
+         s.grad_norm != nullptr || s.found_inf != nullptr;
+}
+
+inline void check_gradients(const char* function, const GradientOptions& gradients,
+                            const OptimizerScalars& scalars) {
+  const auto refuse = [&](const char* what) {
+    throw std::invalid_argument(std::string(function) + ": " + what);
+  };
+  if (!(gradients.scale > 0.0) || !std::isfinite(gradients.scale)) {
+    refuse("the gradients' scale must be positive and finite");
+  }
+  if (!(gradients.max_norm >= 0.0)) refuse("max_norm must not be negative");
+  if (gradients.max_norm > 0.0 && scalars.grad_norm == nullptr) {
+    refuse("max_norm needs the gradients' norm, on the device");
+  }
+}
+
+// The gradients' addresses may change from step to step, their sizes seldom do: then the items,
+// which are most of the list, are kept.
+inline std::unique_ptr<WorkOnDevice> work_on_device(const WorkKey& key, const WorkOnDevice* similar,
+                                                    const OptimizerNames& names,
+                                                    std::size_t factors_size) {
+  check_work(key.tensors, names);
+  WorkList list = make_work_list(key.tensors, names.function);
+  auto work = std::make_unique<WorkOnDevice>();
+  work->rows =
+      std::make_shared<DeviceMemory>(upload(list.rows.data(), list.rows.size() * sizeof(WorkRow)));
+  if (similar != nullptr && similar->item_rows == list.items) {
+    work->items = similar->items;
+  } else {
+    work->items = std::make_shared<DeviceMemory>(
+        upload(list.items.data(), list.items.size() * sizeof(std::uint32_t)));
+  }
+  work->item_rows = std::move(list.items);
+  work->groups = std::move(list.groups);
+  work->factors = DeviceMemory(factors_size);
+  return work;
+}
+
+// `prepare(factors, stream)` launches what writes the factors from the scalars on the device;
+// `launch(group, rows, items, factors or null, stream)` launches the step of one group.
+template <class Prepare, class Launch>
+void run_cuda_optimizer(OptimizerCache& cache, std::vector<WorkTensor> tensors,
+                        const OptimizerNames& names, const OptimizerScalars& scalars,
+                        std::size_t factors_size, const CudaOptions& cuda, const Prepare& prepare,
+                        const Launch& launch) {
+  int device = cuda.device;
+  if (device < 0) check_cuda(cudaGetDevice(&device), "while asking for the current CUDA device");
+  const DeviceGuard guard(device);
+  const auto stream = static_cast<cudaStream_t>(cuda.stream);
+  cache.run(
+      device, stream, WorkKey{std::move(tensors)},
+      [&](const WorkKey& key, const WorkOnDevice* similar) {
+        return work_on_device(key, similar, names, factors_size);
+      },
+      [&](const WorkOnDevice& work) {
+        void* factors = nullptr;
+        if (any(scalars)) {
+          factors = work.factors.data();
+          prepare(factors, stream);
+          check_cuda(cudaGetLastError(), names.function);
+        }
+        for (const WorkGroup& group : work.groups) {
+          launch(group, static_cast<const WorkRow*>(work.rows->data()),
+                 static_cast<const std::uint32_t*>(work.items->data()), factors, stream);
+          check_cuda(cudaGetLastError(), names.function);
+        }
+      });
+}
+
+}  // namespace ds

@@ -1,0 +1,58 @@
+#pragma once
+
+// Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): four 32-bit
+// words that depend on a counter and a key alone, so a value's randomness follows from its index
+// and not from the thread that meets it. Seven rounds, the fewest that pass the paper's tests of
+// randomness, because rounding at the speed of memory leaves no time for ten.
+
+#include <cstdint>
+
+#include "ds_op.h"
+
+namespace ds {
+
+struct Philox {
+  std::uint32_t word[4];
+};
+
+template <int kRounds = 7>
+DS_HOST_DEVICE inline Philox philox(std::uint64_t key, std::uint64_t counter_low,
+                                    std::uint64_t counter_high) {
+  auto k0 = static_cast<std::uint32_t>(key);
+  auto k1 = static_cast<std::uint32_t>(key >> 32);
+  auto c0 = static_cast<std::uint32_t>(counter_low);
+  auto c1 = static_cast<std::uint32_t>(counter_low >> 32);
+  auto c2 = static_cast<std::uint32_t>(counter_high);
+  auto c3 = static_cast<std::uint32_t>(counter_high >> 32);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(b);
+    c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Where the randomness of a call comes from: element i of a tensor takes 16 bits of
+// philox(seed, i / 8, offset). Calls with another seed or offset are independent. With `device`,
+// the two numbers are read there when the kernel runs, so that a CUDA graph can be replayed with
+// new ones.
+struct RandomSource {
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+  const std::uint64_t* device = nullptr;  // {seed, offset} on the device, or null.
+};
+
+// The 16 bits of element `i` of the eight that one call serves.
+DS_HOST_DEVICE inline std::uint32_t sixteen_bits(const Philox& random, int i) {
+  return random.word[i / 2] >> (i % 2 * 16) & 0xffffu;
+}
+
+}  // namespace ds

@@ -1,0 +1,90 @@
+// torch.ops.ds.fused_lion_step; see fused_lion.h for what it computes.
+
+#include "bind_torch_cuda.cuh"
+
+#include "fused_lion.h"
+
+namespace ds {
+namespace {
+
+constexpr const char* kName = "ds::fused_lion_step";
+
+using OptionalTensor = c10::optional<at::Tensor>;
+
+std::vector<binding::List> written(at::TensorList params, at::TensorList exp_avgs) {
+  return {{"params", params}, {"exp_avgs", exp_avgs}};
+}
+
+void check(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+           at::TensorList copies) {
+  binding::check_cuda_lists(kName, written(params, exp_avgs), {"grads", grads}, {"copies", copies});
+}
+
+void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+               at::TensorList copies, double lr, double beta1, double beta2, double weight_decay,
+               double grad_scale, double max_norm, const OptionalTensor& step_on_device,
+               const OptionalTensor& lr_on_device, const OptionalTensor& grad_scale_on_device,
+               const OptionalTensor& grad_norm, const OptionalTensor& found_inf) {
+  check(params, grads, exp_avgs, copies);
+  if (!binding::on_one_cuda_device(kName, params)) return;
+  const at::Device device = params[0].device();
+  const OptimizerScalars scalars = binding::optimizer_scalars(
+      kName, step_on_device, lr_on_device, grad_scale_on_device, grad_norm, found_inf, device);
+  std::vector<at::Tensor> owned_grads;
+  std::vector<FusedLionTensor> tensors;
+  owned_grads.reserve(params.size());
+  tensors.reserve(params.size());
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    owned_grads.push_back(binding::grad_like(grads[i], params[i]));
+    FusedLionTensor t{params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
+                      nullptr, params[i].numel()};
+    t.param_dtype = binding::dtype_of(params[i]);
+    t.grad_dtype = binding::dtype_of(grads[i]);
+    t.state_dtype = binding::dtype_of(exp_avgs[i]);
+    if (!copies.empty()) {
+      t.copy = copies[i].data_ptr();
+      t.copy_dtype = binding::dtype_of(copies[i]);
+    }
+    tensors.push_back(t);
+  }
+  fused_lion_step(tensors.data(), tensors.size(), {lr, beta1, beta2, weight_decay},
+                  {grad_scale, max_norm}, scalars,
+                  {device.index(), binding::current_stream(device)});
+  binding::bump_versions(written(params, exp_avgs));
+  binding::bump_versions({{"copies", copies}});
+}
+
+// For torch.compile and fake tensors: the same errors, no arithmetic.
+void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+               at::TensorList copies, double, double, double, double, double, double,
+               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+               const OptionalTensor&, const OptionalTensor&) {
+  check(params, grads, exp_avgs, copies);
+}
+
+}  // namespace
+}  // namespace ds
+
+TORCH_LIBRARY_FRAGMENT(ds, m) {
+  m.def(
+      "fused_lion_step(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
+      "Tensor(c!)[] copies, *, float lr=1e-4, float beta1=0.9, float beta2=0.99, "
+      "float weight_decay=0.0, float grad_scale=1.0, float max_norm=0.0, "
+      "Tensor(d!)? step_on_device=None, Tensor? lr_on_device=None, "
+      "Tensor? grad_scale_on_device=None, Tensor? grad_norm=None, Tensor? found_inf=None) -> ()");
+}
+
+// Not for the key CUDA: an empty list has no device, and tensors of another device get an error
+// that says so. The function checks both.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
+  m.impl("fused_lion_step", TORCH_FN(ds::step_cuda));
+}
+
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("fused_lion_step", TORCH_FN(ds::step_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("fused_lion_step", torch::CppFunction::makeFallthrough());
+}

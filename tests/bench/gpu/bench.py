@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""How close the GPU ops come to what the memory allows. Builds nothing: it loads op libraries.
+
+  tests/bench/gpu/bench.py BUILD [--only REGEX] [--peers REGEX] [--json FILE] [--markdown FILE]
+
+BUILD holds the ops: a build folder of kernels/ (BUILD/ds_*/libds_*.so) or an installed release
+(BUILD/lib/libds_*.so). Any machine with a GPU and a torch will do.
+
+First the bandwidth of a device-to-device copy, bytes read plus bytes written; a row's floor is its
+bytes over that. Then every row: the median of several runs on random data that no cache holds.
+Modules rows_*.py beside this file register rows; see Row.
+"""
+
+import argparse
+import glob
+import importlib
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Row:
+    """One function at one size.
+
+    name   what the table says; unique
+    op     the op library that it needs: "fused_adam"
+    bytes  the fewest that it must move: each input read once, each output written once
+    make   make() -> list of callables, each on an input set of its own; together they must exceed
+           the L2 cache several times. Called once; what it allocates is freed after the row.
+    peers  name -> such a make; whatever a peer raises is its result
+    graph  True: the calls are captured into CUDA graphs, for what is launched faster than the host
+           can (many tensors, tiny kernels)
+    note   a word on how the bytes are counted
+    """
+
+    def __init__(self, name, op, bytes, make, peers=None, graph=False, note=""):
+        self.name, self.op, self.bytes, self.make = name, op, bytes, make
+        self.peers, self.graph, self.note = peers or {}, graph, note
+
+
+ROWS = []
+
+
+def row(*args, **kwargs):
+    ROWS.append(Row(*args, **kwargs))
+
+
+def l2_bytes():
+    return torch.cuda.get_device_properties(0).L2_cache_size
+
+
+def sets_for(bytes_each, at_least=3):
+    """How many input sets of a size make sure that a run finds nothing in the cache."""
+    return max(at_least, min(64, 4 * l2_bytes() // max(1, bytes_each) + 1))
+
+
+def capture(calls):
+    stream = torch.cuda.Stream()
+    graphs = []
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    for call in calls:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            call()
+        graphs.append(graph)
+    return [graph.replay for graph in graphs]
+
+
+def milliseconds(calls, runs=15):
+    """Median time of a call on the device, over `runs` at least and every input set."""
+    for call in calls[:2]:
+        call()
+    torch.cuda.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    calls[0]()
+    end.record()
+    torch.cuda.synchronize()
+    rough = start.elapsed_time(end)
+    # Short kernels are timed several to a pair of events, or the events' own time counts too.
+    burst = max(1, min(len(calls) * 4, int(0.5 / max(rough, 1e-3))))
+    runs = max(5, min(runs, int(1500 / max(rough * burst, 1e-3))))
+    times, at = [], 0
+    for _ in range(runs):
+        # The device sleeps while the host queues the calls, so that none waits for its launch.
+        torch.cuda._sleep(2_000_000)
+        start.record()
+        for _ in range(burst):
+            calls[at % len(calls)]()
+            at += 1
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / burst)
+    return statistics.median(times), min(times), max(times)
+
+
+def copy_bandwidth():
+    """Bytes a second, read plus written, of copies of 2 GiB: the median of several."""
+    size = min(2 << 30, torch.cuda.mem_get_info()[0] // 8)
+    source = [torch.randint(-128, 127, (size,), dtype=torch.int8, device="cuda") for _ in range(2)]
+    target = torch.empty_like(source[0])
+    middle, _, _ = milliseconds([lambda s=s: target.copy_(s) for s in source], runs=21)
+    return 2 * size / middle * 1e3
+
+
+def measure(make, graph):
+    calls = make()
+    if graph:
+        calls = capture(calls)
+    result = milliseconds(calls)
+    del calls
+    torch.cuda.empty_cache()
+    return result
+
+
+def markdown(report):
+    peers = sorted({peer for r in report["rows"] for peer in r["peers"]})
+    head = ["function", "ms", "MB", "floor ms", "× floor"] + [f"{p} × floor" for p in peers]
+    lines = [
+        f"{report['device']}, CUDA {report['cuda']}, torch {report['torch']}; copy bandwidth "
+        f"{report['copy_bandwidth'] / 1e12:.3f} TB/s before and "
+        f"{report['copy_bandwidth_after'] / 1e12:.3f} after; medians.", "",
+        "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for r in report["rows"]:
+        cells = [r["name"], f"{r['ms']:.4f}", f"{r['bytes'] / 1e6:.1f}", f"{r['floor_ms']:.4f}",
+                 f"{r['ratio']:.3f}"]
+        for peer in peers:
+            value = r["peers"].get(peer)
+            if value is None:
+                cells.append("")
+            elif "ratio" in value:
+                cells.append(f"{value['ratio']:.2f}")
+            else:
+                cells.append(value["error"][:40])
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--only", default="", help="rows whose name matches")
+    parser.add_argument("--peers", default=".", help="peers whose name matches; '^$': none")
+    parser.add_argument("--json", help="write all numbers there")
+    parser.add_argument("--markdown", help="write the table there")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("bench: torch sees no GPU")
+
+    libraries = sorted(glob.glob(options.build + "/ds_*/libds_*.so") +
+                       glob.glob(options.build + "/lib/libds_*.so"))
+    have = set()
+    for library in libraries:
+        torch.ops.load_library(library)
+        have.add(os.path.basename(library)[len("libds_"):-len(".so")])
+    # The modules import this one under its own name, and must find these ROWS.
+    sys.modules["bench"] = sys.modules[__name__]
+    sys.path.insert(0, str(HERE))
+    torch.manual_seed(0)
+    for module in sorted(HERE.glob("rows_*.py")):
+        importlib.import_module(module.stem)
+
+    bandwidth = copy_bandwidth()
+    print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s", flush=True)
+    properties = torch.cuda.get_device_properties(0)
+    report = {"device": properties.name, "torch": torch.__version__, "rows": [],
+              "cuda": torch.version.cuda, "copy_bandwidth": bandwidth}
+    for r in ROWS:
+        if r.op not in have or not re.search(options.only, r.name):
+            continue
+        floor = r.bytes / bandwidth * 1e3
+        middle, low, high = measure(r.make, r.graph)
+        result = {"name": r.name, "op": r.op, "bytes": r.bytes, "floor_ms": floor, "ms": middle,
+                  "ms_min": low, "ms_max": high, "ratio": middle / floor, "note": r.note,
+                  "peers": {}}
+        text = f"{r.name:<58} {middle:9.4f} ms  {result['ratio']:.3f}"
+        for name, make in r.peers.items():
+            if not re.search(options.peers, name):
+                continue
+            try:
+                ms, _, _ = measure(make, False)
+                result["peers"][name] = {"ms": ms, "ratio": ms / floor}
+                text += f"  {name} {ms / floor:.2f}"
+            except Exception as error:  # A peer that cannot is a result.
+                result["peers"][name] = {"error": f"{type(error).__name__}: {error}"}
+                text += f"  {name}: {type(error).__name__}"
+            torch.cuda.empty_cache()
+        report["rows"].append(result)
+        print(text, flush=True)
+    report["copy_bandwidth_after"] = copy_bandwidth()
+    table = markdown(report)
+    print("\n" + table)
+    for path, content in ((options.json, json.dumps(report, indent=1) + "\n"),
+                          (options.markdown, table)):
+        if path:
+            pathlib.Path(path).write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
