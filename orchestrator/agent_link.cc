@@ -1,7 +1,5 @@
 #include "orchestrator/agent_link.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -15,26 +13,6 @@ namespace {
 
 // Noise before the greeting: a message of the day is long, a shell that floods us is a fault.
 constexpr std::size_t kMaxNoise = 1u << 20;
-
-Result<std::string> gzip_compress(const std::string& bytes) {
-  z_stream stream{};
-  constexpr int kGzipWindow = 15 + 16;
-  if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, kGzipWindow, 9, Z_DEFAULT_STRATEGY) !=
-      Z_OK) {
-    return fail("zlib cannot start");
-  }
-  std::string out(deflateBound(&stream, static_cast<uLong>(bytes.size())), '\0');
-  // zlib's interface predates const.
-  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  int code = deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  if (code != Z_STREAM_END) return fail("zlib cannot compress the agent");
-  return out;
-}
 
 // The commands go to the user's login shell, which may be sh, csh or fish, and all of them must
 // read the same. Inside single quotes the three agree as long as there is no quote, backslash,
@@ -77,19 +55,22 @@ protocol::Facts read_facts(const std::map<std::string, std::string>& rows) {
 
 }  // namespace
 
-Result<AgentBinary> AgentBinary::load(const std::filesystem::path& path) {
-  DSI_TRY(std::string bytes, read_file(path));
+Result<AgentBinary> AgentBinary::load(const Files& files) {
+  DSI_TRY(std::string bytes, read_file(files.agent));
   std::string digest = sha256_hex(bytes);
-  return AgentBinary(std::move(digest), std::move(bytes));
+  return AgentBinary(std::move(digest), std::move(bytes), files);
 }
 
-Result<std::shared_ptr<const std::string>> AgentBinary::gzip() const {
-  std::lock_guard lock(compressed_->mutex);
-  if (!compressed_->bytes) {
-    DSI_TRY(std::string bytes, gzip_compress(bytes_));
-    compressed_->bytes = std::make_shared<const std::string>(std::move(bytes));
-  }
-  return compressed_->bytes;
+Result<std::shared_ptr<const AgentBinary::Wire>> AgentBinary::wire() const {
+  return wire_->with([&](std::shared_ptr<const Wire>& wire) -> Result<std::shared_ptr<const Wire>> {
+    if (!wire) {
+      Wire read;
+      DSI_TRY(read.loader, read_file(files_.loader));
+      DSI_TRY(read.compressed, read_file(files_.compressed));
+      wire = std::make_shared<const Wire>(std::move(read));
+    }
+    return wire;
+  });
 }
 
 bool is_safe_prefix(std::string_view prefix) {
@@ -112,23 +93,44 @@ std::string look_command(const AgentStart& start, const AgentBinary& agent) {
                                       "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
                                       "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
                                       "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
-                                      "command -v gzip >/dev/null 2>&1 && echo gzip=1; echo end=",
+                                      "echo end=",
                                       agent.digest(), start.nonce));
 }
 
-std::string bring_command(const AgentStart& start, const AgentBinary& agent, std::size_t wire_size,
-                          bool gzip) {
-  // `head -c` takes exactly the binary and leaves the stream to the agent it starts; the head sends
-  // nothing more before the greeting, so a `head` that reads ahead does no harm.
-  std::string take = fmt::format("head -c {}{}", wire_size, gzip ? " | gzip -dc" : "");
+std::string bring_command(const AgentStart& start, const AgentBinary& agent,
+                          const AgentBinary::Wire& wire) {
+  // Tried without a word first: after `exec` of a file that a full disk or a noexec mount broke
+  // there would be nobody left to say so and to remove it. Its name is this run's own, because
+  // hosts may share the prefix; the loader removes it.
   return through_login_shell(
-      start, set_prefix(start) +
-                 fmt::format("umask 022; mkdir -p \"$p/store\" || exit 90; "
-                             "t=\"$p/store/{1}.upload\"; x() {{ rm -f \"$t\"; exit $1; }}; "
-                             "{2} >\"$t\" || x 91; chmod 755 \"$t\" || x 91; "
-                             "\"$t\" adopt {0} \"$p/store/{0}.x\" || x 92; "
-                             "exec \"$p/store/{0}.x\" serve {1} \"$p\"",
-                             agent.digest(), start.nonce, take));
+      start,
+      set_prefix(start) +
+          fmt::format("umask 022; mkdir -p \"$p/store\" || exit 90; "
+                      "t=\"$p/store/{1}.upload\"; x() {{ rm -f \"$t\"; exit $1; }}; "
+                      "head -c {2} >\"$t\" || x 91; chmod 755 \"$t\" || x 91; \"$t\" || x 92; "
+                      "exec \"$t\" load {0} {3} {4} {1} \"$p\"",
+                      agent.digest(), start.nonce, wire.loader.size(), agent.bytes().size(),
+                      wire.compressed.size()));
+}
+
+std::string request_from_head() {
+  return "stdin\n";
+}
+
+std::string request_from_host(const distribute::AgentSources::Source& source,
+                              std::string_view key) {
+  // A node across a site answers within milliseconds. One copy of the agent takes half a minute on
+  // a line of 200 kbit/s, and a source that is slower is worth leaving.
+  constexpr int kConnectMs = 3'000;
+  constexpr int kStallMs = 10'000;
+  constexpr int kTotalMs = 60'000;
+  constexpr std::size_t kMostAddresses = 8;
+  std::string request =
+      fmt::format("peer {} {} {} {} {}", key, source.port, kConnectMs, kStallMs, kTotalMs);
+  for (std::size_t i = 0; i < std::min(source.addresses.size(), kMostAddresses); ++i) {
+    request += " " + source.addresses[i];
+  }
+  return request + "\n";
 }
 
 Error AgentLink::gone(std::string what) {
@@ -162,14 +164,28 @@ Result<bool> AgentLink::read_more(Deadline deadline) {
   return n > 0;
 }
 
+Result<void> AgentLink::read_noise(Deadline deadline) {
+  if (noise_.size() > kMaxNoise) return fail("the login shell there prints without end");
+  std::array<char, 64 * 1024> buffer;
+  DSI_TRY(std::size_t n, channel_->read(buffer, deadline));
+  if (n == 0) {
+    if (loader_) return tl::unexpected<Error>(gone("the loader gave up"));
+    std::string said = trimmed(noise_);
+    return tl::unexpected<Error>(gone(
+        said.empty() ? "the host runs no command for this user"
+                     : "the host runs no command for this user; it says: " + said.substr(0, 300)));
+  }
+  noise_.append(buffer.data(), n);
+  return {};
+}
+
 Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
   const std::string with_agent = std::string(protocol::kGreeting) + nonce_ + "\n";
   const std::string without = "DSI0 " + nonce_ + "\n";
-  std::string text;
-  std::array<char, 64 * 1024> buffer;
   for (;;) {
-    if (std::size_t at = text.find(with_agent); at != std::string::npos) {
-      reader_.feed(std::string_view(text).substr(at + with_agent.size()));
+    if (std::size_t at = noise_.find(with_agent); at != std::string::npos) {
+      reader_.feed(std::string_view(noise_).substr(at + with_agent.size()));
+      noise_.clear();
       DSI_TRY(protocol::Message message, receive(deadline));
       DSI_TRY(protocol::Hello hello, protocol::body_as<protocol::Hello>(message));
       if (hello.version != protocol::kVersion) {
@@ -177,12 +193,12 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
                     hello.version, protocol::kVersion);
       }
       // A file with the right name and other bytes: the caller brings the agent anew.
-      return Greeting{hello.agent == agent_digest_, true, hello.facts};
+      return Greeting{hello.agent == agent_digest_, hello.facts};
     }
-    std::size_t at = text.find(without);
-    if (at != std::string::npos && text.find("\nend=\n", at) != std::string::npos) {
+    std::size_t at = noise_.find(without);
+    if (at != std::string::npos && noise_.find("\nend=\n", at) != std::string::npos) {
       std::map<std::string, std::string> rows;
-      std::string_view rest = std::string_view(text).substr(at + without.size());
+      std::string_view rest = std::string_view(noise_).substr(at + without.size());
       while (!rest.empty()) {
         std::string_view line = rest.substr(0, rest.find('\n'));
         rest.remove_prefix(std::min(rest.size(), line.size() + 1));
@@ -190,18 +206,35 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
           rows.emplace(line.substr(0, equals), line.substr(equals + 1));
         }
       }
-      return Greeting{false, rows.contains("gzip"), read_facts(rows)};
+      return Greeting{false, read_facts(rows)};
     }
-    if (text.size() > kMaxNoise) return fail("the login shell there prints without end");
-    DSI_TRY(std::size_t n, channel_->read(buffer, deadline));
-    if (n == 0) {
-      std::string said = trimmed(text);
-      return tl::unexpected<Error>(
-          gone(said.empty()
-                   ? "the host runs no command for this user"
-                   : "the host runs no command for this user; it says: " + said.substr(0, 300)));
+    DSI_CHECK(read_noise(deadline));
+  }
+}
+
+Result<AgentLink::LoaderWord> AgentLink::hear_loader(Deadline deadline) {
+  const std::string agent = std::string(protocol::kGreeting) + nonce_ + "\n";
+  const std::string loader = "\nDSL0 " + nonce_ + " ";
+  for (;;) {
+    std::size_t at = noise_.find(loader);
+    if (at != std::string::npos) {
+      std::size_t begin = at + loader.size();
+      if (std::size_t end = noise_.find('\n', begin); end != std::string::npos) {
+        std::string line = noise_.substr(begin, end - begin);
+        // The newline stays: the loader's next line begins with it.
+        noise_.erase(0, end);
+        loader_ = true;
+        if (line == "ready") return LoaderWord{LoaderWord::Kind::kReady, ""};
+        constexpr std::string_view kFailed = "failed ";
+        if (!line.starts_with(kFailed)) return fail("the loader there says \"{}\"", line);
+        std::size_t text = line.find(' ', kFailed.size());
+        return LoaderWord{LoaderWord::Kind::kFailed,
+                          text != std::string::npos ? line.substr(text + 1) : line};
+      }
+    } else if (noise_.find(agent) != std::string::npos) {
+      return LoaderWord{LoaderWord::Kind::kAgent, ""};
     }
-    text.append(buffer.data(), n);
+    DSI_CHECK(read_noise(deadline));
   }
 }
 
@@ -225,6 +258,18 @@ Result<protocol::Message> AgentLink::receive(Deadline deadline) {
   for (;;) {
     DSI_TRY(bool complete, reader_.next(frame));
     if (complete) return protocol::read_message(frame);
+    DSI_TRY(bool more, read_more(deadline));
+    if (!more) return tl::unexpected<Error>(gone("the agent ended in the middle of its work"));
+  }
+}
+
+Result<std::optional<protocol::Message>> AgentLink::poll(int wake, Deadline deadline) {
+  protocol::Frame frame;
+  for (;;) {
+    DSI_TRY(bool complete, reader_.next(frame));
+    if (complete) return protocol::read_message(frame);
+    DSI_TRY(bool readable, channel_->readable(wake, deadline));
+    if (!readable) return std::nullopt;
     DSI_TRY(bool more, read_more(deadline));
     if (!more) return tl::unexpected<Error>(gone("the agent ended in the middle of its work"));
   }

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 
 #include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/deadline.h"
 #include "orchestrator/base/result.h"
+#include "orchestrator/base/sync.h"
+#include "orchestrator/distribute/agent_sources.h"
 #include "orchestrator/ports/remote_host.h"
 
 namespace dsi {
@@ -19,25 +21,33 @@ namespace dsi {
 // The agent's binary for the nodes, read once for a run. Thread-safe.
 class AgentBinary {
  public:
-  AgentBinary(std::string digest, std::string bytes)
-      : digest_(std::move(digest)), bytes_(std::move(bytes)) {}
-  static Result<AgentBinary> load(const std::filesystem::path& path);
+  struct Files {
+    std::filesystem::path agent;
+    std::filesystem::path compressed;  // The same as .lzma.
+    std::filesystem::path loader;
+  };
+  // What goes to a host that has no agent.
+  struct Wire {
+    std::string loader;
+    std::string compressed;
+  };
+
+  AgentBinary(std::string digest, std::string bytes, Files files = {})
+      : digest_(std::move(digest)), bytes_(std::move(bytes)), files_(std::move(files)) {}
+  static Result<AgentBinary> load(const Files& files);
 
   const std::string& digest() const { return digest_; }  // SHA-256
   const std::string& bytes() const { return bytes_; }
 
-  // The same for the wire: every system has gzip, few have zstd. Made for the first host that asks,
-  // because most runs meet only hosts that have the agent.
-  Result<std::shared_ptr<const std::string>> gzip() const;
+  // Read for the first host that asks, because most runs meet only hosts that have the agent.
+  Result<std::shared_ptr<const Wire>> wire() const;
 
  private:
   std::string digest_;
   std::string bytes_;
-  struct Compressed {
-    std::mutex mutex;
-    std::shared_ptr<const std::string> bytes;
-  };
-  std::shared_ptr<Compressed> compressed_ = std::make_shared<Compressed>();
+  Files files_;
+  std::shared_ptr<Sync<std::shared_ptr<const Wire>>> wire_ =
+      std::make_shared<Sync<std::shared_ptr<const Wire>>>();
 };
 
 // How to start an agent on a host.
@@ -54,10 +64,15 @@ bool is_safe_prefix(std::string_view prefix);
 // (DSI0 <nonce>, then key=value lines) and changes nothing.
 std::string look_command(const AgentStart& start, const AgentBinary& agent);
 
-// The command that takes the agent from standard input, stores it and starts it. `wire_size` bytes
-// come, compressed by gzip or as they are.
-std::string bring_command(const AgentStart& start, const AgentBinary& agent, std::size_t wire_size,
-                          bool gzip);
+// The command that takes the loader from standard input and starts it; loader/main.c says what it
+// does and says. Nothing more may be sent before it is ready: the host's `head` may read ahead.
+std::string bring_command(const AgentStart& start, const AgentBinary& agent,
+                          const AgentBinary::Wire& wire);
+
+// What the loader can be asked for. The agent's compressed bytes follow the first.
+std::string request_from_head();
+// A source without an address is reached by nobody. `key`: the run's, in hexadecimal digits.
+std::string request_from_host(const distribute::AgentSources::Source& source, std::string_view key);
 
 // Belongs to one thread at a time.
 class AgentLink {
@@ -70,28 +85,46 @@ class AgentLink {
 
   struct Greeting {
     bool agent = false;  // An agent speaks; otherwise only `facts` are known.
-    bool gzip = false;   // The host can unpack gzip; said only without an agent.
     protocol::Facts facts;
   };
-  // Skips whatever the login shell prints and reads what look_command or bring_command answers.
+  // Skips whatever the login shell prints and reads what look_command answers, or what the agent
+  // says once a loader has started it.
   Result<Greeting> greet(Deadline deadline);
+
+  struct LoaderWord {
+    enum class Kind {
+      kReady,   // It waits for a request.
+      kFailed,  // The last one could not be met, for the reason in `text`; it waits for another.
+      kAgent,   // The agent runs: greet() is next.
+    };
+    Kind kind = Kind::kReady;
+    std::string text;
+  };
+  // What the loader says next. An error: it has left, and the error has its reason.
+  Result<LoaderWord> hear_loader(Deadline deadline);
 
   Result<void> send_raw(std::string_view bytes, Deadline deadline);
   Result<void> send(std::string_view type, nlohmann::json body, Deadline deadline);
   Result<void> send_data(std::string_view bytes, Deadline deadline);
   Result<protocol::Message> receive(Deadline deadline);
+  // The same, but nothing if the descriptor `wake` becomes readable first or the deadline passes.
+  Result<std::optional<protocol::Message>> poll(int wake, Deadline deadline);
 
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
  private:
   // More bytes into reader_; false at the end of the stream.
   Result<bool> read_more(Deadline deadline);
+  // The same into noise_; an error at the end of the stream.
+  Result<void> read_noise(Deadline deadline);
   // Why the other side fell silent: its exit code and the tail of what it wrote to stderr.
   Error gone(std::string what);
 
   std::unique_ptr<Channel> channel_;
   std::string nonce_;
   std::string agent_digest_;
+  std::string noise_;    // What came before the greeting.
+  bool loader_ = false;  // A loader has spoken.
   protocol::FrameReader reader_;
   std::uint64_t bytes_sent_ = 0;
 };

@@ -18,6 +18,7 @@
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
 #include "orchestrator/elf.h"
+#include "orchestrator/patch.h"
 
 namespace dsi {
 
@@ -348,26 +349,48 @@ Result<void> compress(const fs::path& source, const fs::path& target) {
 
 }  // namespace
 
-Result<WireFiles::Compressed> WireFiles::get(const std::string& digest) {
-  auto entry = entries_.find(digest);
-  if (entry == entries_.end())
-    return fail("the host asks for {}, which is not in the release", digest);
-  return entry->second.made.with([&](std::unique_ptr<Compressed>& made) -> Result<Compressed> {
+Result<WireFiles::Compressed> WireFiles::get(Entry& entry, const std::string& digest,
+                                             const std::string& name, const Make& make) {
+  return entry.made.with([&](std::unique_ptr<Compressed>& made) -> Result<Compressed> {
     if (made) return *made;
     std::error_code error;
     fs::create_directories(folder_, error);
     Compressed file;
-    file.path = folder_ / (digest + ".zst");
+    file.path = folder_ / name;
     const fs::path& source = payload_.content.at(digest);
     file.size = fs::file_size(source, error);
     if (!fs::exists(file.path)) {
-      DSI_CHECK(compress(source, file.path).map_error(in("while compressing {}", source.string())));
+      DSI_CHECK(make(source, file.path).map_error(in("while compressing {}", source.string())));
     }
     file.wire_size = fs::file_size(file.path, error);
     if (error) return fail("cannot read {}: {}", file.path.string(), error.message());
     made = std::make_unique<Compressed>(file);
     return file;
   });
+}
+
+Result<WireFiles::Compressed> WireFiles::get(const std::string& digest) {
+  auto entry = entries_.find(digest);
+  if (entry == entries_.end())
+    return fail("the host asks for {}, which is not in the release", digest);
+  return get(entry->second, digest, digest + ".zst", compress);
+}
+
+Result<WireFiles::Compressed> WireFiles::get(const std::string& digest,
+                                             const std::string& base_digest, const fs::path& base) {
+  DSI_TRY(Compressed whole, get(digest));
+  Entry& entry = patches_.with([&](auto& patches) -> Entry& {
+    auto& slot = patches[{digest, base_digest}];
+    if (!slot) slot = std::make_unique<Entry>();
+    return *slot;
+  });
+  DSI_TRY(Compressed patch, get(entry, digest, digest + "-" + base_digest + ".patch",
+                                [&](const fs::path& source, const fs::path& target) {
+                                  return make_patch(base, source, target);
+                                }));
+  // A patch ties the node to what it has; that must be worth something.
+  if (patch.wire_size > whole.wire_size - whole.wire_size / 5) return Compressed{};
+  return patch;
 }
 
 }  // namespace dsi

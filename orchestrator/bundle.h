@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "orchestrator/base/result.h"
@@ -62,15 +64,25 @@ class WireFiles {
     std::uint64_t wire_size = 0;
   };
   Result<Compressed> get(const std::string& digest);
+  // The file as a patch to the file `base`, whose digest is `base_digest`; without a path if that
+  // is not worth it.
+  Result<Compressed> get(const std::string& digest, const std::string& base_digest,
+                         const std::filesystem::path& base);
 
  private:
   // A lock of its own for each file: hosts that need another file do not wait.
   struct Entry {
     Sync<std::unique_ptr<Compressed>> made;
   };
+  using Make = std::function<Result<void>(const std::filesystem::path& source,
+                                          const std::filesystem::path& target)>;
+  Result<Compressed> get(Entry& entry, const std::string& digest, const std::string& name,
+                         const Make& make);
   const Payload& payload_;
   std::filesystem::path folder_;
   std::map<std::string, Entry> entries_;
+  // By digest and base.
+  Sync<std::map<std::pair<std::string, std::string>, std::unique_ptr<Entry>>> patches_;
 };
 
 }  // namespace dsi

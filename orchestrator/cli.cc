@@ -14,6 +14,7 @@
 #include "orchestrator/config.h"
 #include "orchestrator/options_table.h"
 #include "orchestrator/text.h"
+#include "orchestrator/value_checks.h"
 
 namespace dsi {
 namespace {
@@ -306,7 +307,7 @@ void set_all(const Typed& typed, const Config& config, Options& options,
 
 Result<void> set_option(Options& options, const OptionSpec& option, string_view value) {
   if (takes_value(option) && value.empty()) return fail("needs a value");
-  if (option.name == "prefix") DSI_CHECK(check_prefix(value));
+  DSI_CHECK(check_value(option.name, value));
   if (const auto* flag = std::get_if<bool Options::*>(&option.field)) {
     options.** flag = value != "false";
   } else if (const auto* count = std::get_if<int Options::*>(&option.field)) {
@@ -329,44 +330,6 @@ Result<void> set_option(Options& options, const OptionSpec& option, string_view 
     (options.**paths).emplace_back(value);
   }
   return {};
-}
-
-Result<void> check_prefix(string_view prefix) {
-  constexpr string_view kPunctuation = "/._+@:=,~ -";
-  if (!prefix.starts_with('/')) {
-    return fail_with_help(fmt::format("needs an absolute path, not \"{}\"", printable(prefix)),
-                          "begin it with /; it is a folder on the hosts");
-  }
-  for (char c : prefix) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-    if (!plain && kPunctuation.find(c) == kPunctuation.npos) {
-      return fail_with_help(
-          fmt::format("has a character that cannot be used: \"{}\"", printable(prefix)),
-          "use letters, digits, spaces and / . _ + @ : = , ~ - only");
-    }
-  }
-  bool any_part = false;
-  for (const std::filesystem::path& part : std::filesystem::path(prefix)) {
-    if (part == "..") {
-      return fail_with_help(fmt::format("has a part \"..\": \"{}\"", prefix),
-                            "write the path without it");
-    }
-    any_part = any_part || (part != "/" && part != "." && !part.empty());
-  }
-  if (!any_part) return fail_with_help("cannot be /", "name a folder of its own");
-  return {};
-}
-
-Result<void> check_user(string_view user) {
-  constexpr string_view kPunctuation = "._+@-";
-  const bool good =
-      !user.empty() && user[0] != '-' && std::all_of(user.begin(), user.end(), [&](char c) {
-        return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-               kPunctuation.find(c) != kPunctuation.npos;
-      });
-  if (good) return {};
-  return fail_with_help(fmt::format("needs the name of a user, not \"{}\"", printable(user)),
-                        "use letters, digits and . _ + @ - only");
 }
 
 Error all_of(const std::vector<Error>& errors) {

@@ -15,13 +15,6 @@ namespace dsi {
 // reads on after the option's name: "needs a number from 1 to 4096, not \"many\"".
 Result<void> set_option(Options& options, const OptionSpec& option, std::string_view value);
 
-// Where releases are put on a node goes through whatever login shell the user has there, so only
-// characters that sh, csh and fish read alike inside quotes are let through.
-Result<void> check_prefix(std::string_view prefix);
-
-// A name that ssh may be told to log in with.
-Result<void> check_user(std::string_view user);
-
 // One Error that to_string() prints as all of them. Precondition: not empty.
 Error all_of(const std::vector<Error>& errors);
 

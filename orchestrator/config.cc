@@ -15,6 +15,7 @@
 #include "orchestrator/cli.h"
 #include "orchestrator/options_table.h"
 #include "orchestrator/text.h"
+#include "orchestrator/value_checks.h"
 
 namespace dsi {
 namespace {

@@ -6,20 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <random>
 
+#include "orchestrator/base/random.h"
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/bring_agent.h"
+#include "orchestrator/exchange.h"
 
 namespace dsi {
 
 using namespace std::chrono_literals;
 
 namespace {
-
-std::string make_nonce() {
-  std::random_device device;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
-}
 
 const HostOverrides& overrides_of(const Options& options, const Host& host) {
   static const HostOverrides kNone;
@@ -30,7 +27,7 @@ const HostOverrides& overrides_of(const Options& options, const Host& host) {
 AgentStart start_for(const Host& host, const RunContext& run) {
   const HostOverrides& overrides = overrides_of(run.options, host);
   AgentStart start;
-  start.nonce = make_nonce();
+  start.nonce = random_hex(16);
   start.prefix = overrides.prefix.value_or(run.options.prefix);
   start.sudo = overrides.sudo.value_or(run.options.pip_sudo);
   return start;
@@ -43,10 +40,6 @@ std::vector<std::string> torch_folders_for(const Session& session, const RunCont
   }
   folders.insert(folders.end(), run.torch_folders.begin(), run.torch_folders.end());
   return folders;
-}
-
-Deadline stall_deadline(const RunContext& run) {
-  return Deadline::after(run.options.stall_timeout);
 }
 
 HostStatus status_of(ConnectFailure failure) {
@@ -67,57 +60,60 @@ tl::unexpected<HostFailure> failed(Error error) {
   return tl::unexpected<HostFailure>(HostFailure{HostStatus::kFailed, std::move(error)});
 }
 
-// A running agent on the session: the one that look_at found, or one brought there now.
+distribute::AgentSources* agent_sources_of(const RunContext& run) {
+  return run.peering != nullptr ? run.peering->agent_sources.get() : nullptr;
+}
+
+// A running agent on the session: the one that look_at found, or one brought there now. Where hosts
+// pass the agent on it listens too, and is a source for others from then on.
 Result<void> ensure_agent(Session& session, const RunContext& run) {
-  if (session.agent) return {};
-  session.start.nonce = make_nonce();
-  std::shared_ptr<const std::string> compressed;
-  if (session.gzip) {
-    DSI_TRY(compressed, run.agent.gzip());
+  distribute::AgentSources* sources = agent_sources_of(run);
+  std::optional<distribute::AgentSources::Lease> lease;
+  if (!session.agent) {
+    session.start.nonce = random_hex(16);
+    auto brought =
+        bring_agent({*session.remote, session.start, run.agent, sources,
+                     sources != nullptr ? run.peering->key : "", run.options.stall_timeout,
+                     run.abort, run.traffic.bytes_sent, session.transcript,
+                     run.peering != nullptr ? &run.peering->limit : nullptr},
+                    session.bytes_before);
+    if (!brought) {
+      return tl::unexpected<Error>(
+          in("the agent cannot be put in {}", session.facts.prefix)(brought.error()));
+    }
+    session.facts = brought->greeting.facts;
+    session.agent = std::move(brought->agent);
+    if (brought->lease) lease.emplace(*std::move(brought->lease));
   }
-  const std::string& bytes = compressed ? *compressed : run.agent.bytes();
-  DSI_TRY(std::unique_ptr<Channel> channel,
-          session.remote->exec(bring_command(session.start, run.agent, bytes.size(), session.gzip),
-                               stall_deadline(run)));
-  auto agent =
-      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest());
-  session.transcript.push_back("brings the agent");
-  constexpr std::size_t kPiece = 128 * 1024;
-  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
-    std::string_view piece = std::string_view(bytes).substr(at, kPiece);
-    // A script that gave up (no space, no permission) stops reading; what it says on stderr is the
-    // reason, and greet() has it.
-    if (!agent->send_raw(piece, stall_deadline(run))) break;
-    run.traffic.bytes_sent += piece.size();
-  }
-  auto greeting = agent->greet(stall_deadline(run));
-  session.bytes_before += agent->bytes_sent();
-  if (!greeting) {
-    return tl::unexpected<Error>(
-        in("the agent cannot be put in {}", session.facts.prefix)(greeting.error()));
-  }
-  session.bytes_before -= agent->bytes_sent();
-  if (!greeting->agent) return fail("the agent did not start");
-  session.facts = greeting->facts;
-  session.agent = std::move(agent);
+  if (sources == nullptr) return {};
+  DSI_CHECK(listen(session, run));
+  if (!session.listening || session.listening->port == 0) return {};
+  distribute::AgentSources::Source self{session.host.name, session.listening->port,
+                                        session.listening->addresses};
+  lease ? lease->becomes(std::move(self)) : sources->add(std::move(self));
   return {};
 }
 
-Result<void> send_file(AgentLink& agent, const std::string& digest, WireFiles& files,
+Result<void> send_file(AgentLink& agent, const std::string& digest, const protocol::Need& need,
                        const RunContext& run) {
-  DSI_TRY(WireFiles::Compressed file, files.get(digest));
+  DSI_TRY(distribute::ObjectFile file, run.distributor->object_for(digest, need));
+  const distribute::WireObject& object = file.object;
   UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno(errno, fmt::format("cannot read {}", file.path.string()));
-  DSI_CHECK(agent.send("file", protocol::FileHeader{digest, file.size, file.wire_size},
-                       stall_deadline(run)));
+  DSI_CHECK(agent.send("file",
+                       protocol::FileHeader{digest, object.size, object.wire_size, object.base},
+                       run.stall_deadline()));
   std::array<char, 128 * 1024> buffer;
   static_assert(sizeof buffer <= protocol::kMaxDataFrame);
-  for (std::uint64_t left = file.wire_size; left > 0;) {
+  for (std::uint64_t left = object.wire_size; left > 0;) {
     ssize_t n = ::read(fd.get(), buffer.data(), std::min<std::uint64_t>(buffer.size(), left));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return fail("{} was cut short while it was sent", file.path.string());
     // The deadline is for a piece: a slow line is no fault, one that stands still is.
-    DSI_CHECK(agent.send_data({buffer.data(), static_cast<std::size_t>(n)}, stall_deadline(run)));
+    if (run.peering != nullptr) {
+      run.peering->limit.wait_for(static_cast<std::size_t>(n), run.abort);
+    }
+    DSI_CHECK(agent.send_data({buffer.data(), static_cast<std::size_t>(n)}, run.stall_deadline()));
     run.traffic.bytes_sent += static_cast<std::uint64_t>(n);
     left -= static_cast<std::uint64_t>(n);
   }
@@ -125,8 +121,7 @@ Result<void> send_file(AgentLink& agent, const std::string& digest, WireFiles& f
 }
 
 // Answers what the agent asks until it gives its result.
-Result<protocol::HostResult> converse(Session& session, std::size_t ops, WireFiles* files,
-                                      const RunContext& run) {
+Result<protocol::HostResult> converse(Session& session, std::size_t ops, const RunContext& run) {
   // The agent may wait for another run's lock and probe every op before it says a word.
   auto patience = run.options.stall_timeout + 30s +
                   run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
@@ -138,13 +133,19 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, WireFil
              ? message.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
              : message.type));
     if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
-    if (message.type == "stage") continue;
-    if (message.type != "need" || files == nullptr) {
+    // What a node counts while it serves others is of interest while others are served.
+    if (message.type == "stage" || message.type == "have") continue;
+    if (message.type != "need" || run.distributor == nullptr) {
       return fail("the agent says \"{}\", which was not expected", message.type);
     }
     DSI_TRY(protocol::Need need, protocol::body_as<protocol::Need>(message));
+    if (run.peering != nullptr && run.peering->swarm) {
+      DSI_TRY(auto early, exchange(session, need, run));
+      if (early) return *early;
+      continue;
+    }
     for (const std::string& digest : need.digests) {
-      if (auto sent = send_file(*session.agent, digest, *files, run); !sent) {
+      if (auto sent = send_file(*session.agent, digest, need, run); !sent) {
         // An agent that cannot go on (no space left, say) gives its result and stops reading:
         // that is the reason to report, and not that our write failed.
         auto last = session.agent->receive(Deadline::after(2s));
@@ -152,7 +153,7 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, WireFil
         return tl::unexpected<Error>(sent.error());
       }
     }
-    DSI_CHECK(session.agent->send("commit", {}, stall_deadline(run)));
+    DSI_CHECK(session.agent->send("commit", {}, run.stall_deadline()));
   }
 }
 
@@ -188,7 +189,7 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
   HostReport row = row_for(session);
   if (!session.remote->alive()) {
     session.transcript.push_back("the connection was lost; connects again");
-    auto again = look_at(session.host, run);
+    auto again = look_at(session.host, session.number, run);
     if (!again) {
       row.status = again.error().status;
       row.error = again.error().error;
@@ -210,16 +211,33 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
   }
   row.bytes_sent = session.bytes_sent();
   row.seconds = std::chrono::steady_clock::now() - begin;
-  // The agent leaves at the end of its input.
-  session.agent.reset();
-  session.remote.reset();
+  if (session.swarm != nullptr && row.status != HostStatus::kFailed) return row;
+  if (session.swarm != nullptr) session.swarm->leave(session.number);
+  if (distribute::AgentSources* sources = agent_sources_of(run)) {
+    // Others may be taking the agent from this host.
+    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
+  }
+  session.hang_up();
   return row;
 }
 
 }  // namespace
 
-tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& run) {
+std::string RunContext::number_to_name(std::int64_t number) const {
+  if (number < 0) return "this machine";
+  auto at = static_cast<std::size_t>(number);
+  return at < host_names.size() ? host_names[at] : fmt::format("host {}", number);
+}
+
+void Session::hang_up() {
+  agent.reset();
+  remote.reset();
+}
+
+tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
+                                           const RunContext& run) {
   Session session;
+  session.number = number;
   session.host = host;
   const HostOverrides& overrides = overrides_of(run.options, host);
   if (overrides.user) session.host.user = *overrides.user;
@@ -234,14 +252,13 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   }
   session.remote = std::move(*remote);
   session.transcript.push_back("connected");
-  auto channel = session.remote->exec(look_command(session.start, run.agent), stall_deadline(run));
+  auto channel = session.remote->exec(look_command(session.start, run.agent), run.stall_deadline());
   if (!channel) return failed(channel.error());
   auto agent =
       std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest());
-  auto greeting = agent->greet(stall_deadline(run));
+  auto greeting = agent->greet(run.stall_deadline());
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;
-  session.gzip = greeting->gzip;
   session.transcript.push_back(
       fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
                   session.facts.kernel, session.facts.prefix,
@@ -254,10 +271,10 @@ tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& r
   return session;
 }
 
-HostReport deploy(Session& session, const Payload& payload, WireFiles& files,
-                  const RunContext& run) {
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+HostReport deploy(Session& session, const Payload& payload, const RunContext& run) {
+  HostReport row = carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
+    DSI_CHECK(listen(session, run));
     protocol::InstallRequest request;
     request.run = run.run;
     request.by = run.by;
@@ -265,9 +282,12 @@ HostReport deploy(Session& session, const Payload& payload, WireFiles& files,
     request.strict = run.options.strict;
     request.torch_folders = torch_folders_for(session, run);
     request.probe_timeout_s = static_cast<int>(run.options.probe_timeout.count());
-    DSI_CHECK(session.agent->send("install", request, stall_deadline(run)));
-    return converse(session, payload.manifest.ops.size(), &files, run);
+    DSI_CHECK(session.agent->send("install", request, run.stall_deadline()));
+    return converse(session, payload.manifest.ops.size(), run);
   });
+  // Nobody waits for a host that asked for nothing.
+  if (session.swarm == nullptr) run.distributor->excuse(session.number);
+  return row;
 }
 
 HostReport report_on(Session& session, const RunContext& run) {
@@ -282,8 +302,8 @@ HostReport report_on(Session& session, const RunContext& run) {
     DSI_CHECK(ensure_agent(session, run));
     protocol::ReportRequest request{torch_folders_for(session, run),
                                     static_cast<int>(run.options.probe_timeout.count())};
-    DSI_CHECK(session.agent->send("report", request, stall_deadline(run)));
-    return converse(session, 32, nullptr, run);
+    DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
+    return converse(session, 32, run);
   });
 }
 
@@ -292,8 +312,8 @@ HostReport roll_back(Session& session, const RunContext& run) {
     DSI_CHECK(ensure_agent(session, run));
     protocol::RollbackRequest request{run.run, run.by, torch_folders_for(session, run),
                                       static_cast<int>(run.options.probe_timeout.count()), 30};
-    DSI_CHECK(session.agent->send("rollback", request, stall_deadline(run)));
-    return converse(session, 32, nullptr, run);
+    DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
+    return converse(session, 32, run);
   });
 }
 
@@ -307,8 +327,8 @@ HostReport uninstall(Session& session, const RunContext& run) {
   return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send("uninstall", protocol::UninstallRequest{run.run, run.by, 30},
-                                  stall_deadline(run)));
-    return converse(session, 1, nullptr, run);
+                                  run.stall_deadline()));
+    return converse(session, 1, run);
   });
 }
 

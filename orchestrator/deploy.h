@@ -8,12 +8,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "orchestrator/agent_link.h"
 #include "orchestrator/bundle.h"
+#include "orchestrator/distribute/agent_sources.h"
+#include "orchestrator/distribute/distributor.h"
+#include "orchestrator/distribute/rate_limit.h"
 #include "orchestrator/options.h"
 #include "orchestrator/ports/remote_host.h"
 #include "orchestrator/report.h"
@@ -23,6 +27,16 @@ namespace dsi {
 // Written by the hosts' threads, read by the progress line.
 struct Traffic {
   std::atomic<std::uint64_t> bytes_sent{0};
+};
+
+// How the hosts of a run reach each other.
+struct Peering {
+  std::string key;              // 32 random bytes in hexadecimal digits. In no record.
+  bool swarm = false;           // Otherwise every byte goes straight from here to its host.
+  bool listen = false;          // There is somebody to serve.
+  distribute::RateLimit limit;  // Of what leaves this machine.
+  // Who passes the agent on to hosts that have none. Null: every host gets it from here.
+  std::unique_ptr<distribute::AgentSources> agent_sources = nullptr;
 };
 
 // What is the same for all hosts of a run. Outlives every session.
@@ -35,19 +49,30 @@ struct RunContext {
   std::vector<std::string> torch_folders;  // Where this machine has libtorch: hints for the nodes.
   std::stop_token abort;                   // The second ^C.
   Traffic& traffic;
+  std::vector<std::string> host_names = {};        // By their number in the run.
+  Peering* peering = nullptr;                      // Of an install.
+  distribute::Distributor* distributor = nullptr;  // Of an install.
+
+  // How long one piece may take, on either way.
+  Deadline stall_deadline() const { return Deadline::after(options.stall_timeout); }
+  std::string number_to_name(std::int64_t number) const;
 };
 
 // A host that answered, its connection held for the run.
 struct Session {
+  distribute::PeerId number = 0;  // Of the host in the run.
   Host host;
   std::unique_ptr<RemoteHost> remote;
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
   AgentStart start;
-  bool gzip = false;
   protocol::Facts facts;
-  std::uint64_t bytes_before = 0;  // Sent on channels that are closed.
+  std::optional<protocol::Listening> listening;  // Once it has been asked.
+  distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
+  std::uint64_t bytes_before = 0;                // Sent on channels that are closed.
   std::vector<std::string> transcript;
 
+  // Ends the agent (it leaves at the end of its input) and the connection.
+  void hang_up();
   std::uint64_t bytes_sent() const { return bytes_before + (agent ? agent->bytes_sent() : 0); }
 };
 
@@ -58,12 +83,13 @@ struct HostFailure {
 };
 
 // Connects and looks what the host is. Changes nothing there.
-tl::expected<Session, HostFailure> look_at(const Host& host, const RunContext& run);
+tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
+                                           const RunContext& run);
 
 // The four things that can be done. Each returns a whole row of the report, whatever happens; each
-// reconnects once if the session was lost while it waited.
-HostReport deploy(Session& session, const Payload& payload, WireFiles& files,
-                  const RunContext& run);
+// reconnects once if the session was lost while it waited. A host that took part in a swarm keeps
+// its session after deploy(): it serves others until the session is given up.
+HostReport deploy(Session& session, const Payload& payload, const RunContext& run);
 HostReport report_on(Session& session, const RunContext& run);
 HostReport roll_back(Session& session, const RunContext& run);
 HostReport uninstall(Session& session, const RunContext& run);

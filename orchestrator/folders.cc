@@ -34,20 +34,23 @@ Result<Folders> find_folders() {
   DSI_TRY(folders.cache, user_folder("XDG_CACHE_HOME", ".cache"));
   DSI_TRY(folders.state, user_folder("XDG_STATE_HOME", ".local/state"));
   fs::path installed = bin.parent_path();
+  fs::path parts = bin;
   if (fs::exists(installed / "share/ds-install/kernels/CMakeLists.txt")) {
     folders.kernels = installed / "share/ds-install/kernels";
     folders.examples = installed / "share/ds-install/examples";
-    folders.agent = installed / "libexec/ds-install/ds-agent";
-    folders.probe = installed / "libexec/ds-install/ds-probe";
+    parts = installed / "libexec/ds-install";
   } else {
-    folders.agent = bin / "ds-agent";
-    folders.probe = bin / "ds-probe";
     // build/<preset>/ds-install in a checkout.
     fs::path source = bin.parent_path().parent_path();
     folders.kernels = source / "kernels";
     folders.examples = source / "examples";
   }
-  for (const fs::path& part : {folders.agent, folders.probe, folders.kernels / "CMakeLists.txt"}) {
+  folders.agent = parts / "ds-agent";
+  folders.agent_compressed = parts / "ds-agent.lzma";
+  folders.loader = parts / "ds-loader";
+  folders.probe = parts / "ds-probe";
+  for (const fs::path& part : {folders.agent, folders.agent_compressed, folders.loader,
+                               folders.probe, folders.kernels / "CMakeLists.txt"}) {
     if (!fs::exists(part)) {
       return fail_with_help(fmt::format("a part of ds-install is missing: {}", part.string()),
                             "build or install ds-install again, as a whole");

@@ -18,10 +18,13 @@
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/nodeset.h"
+#include "orchestrator/base/random.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/build.h"
 #include "orchestrator/bundle.h"
 #include "orchestrator/deploy.h"
+#include "orchestrator/distribute/content_cache.h"
+#include "orchestrator/distribute/distributor.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/hosts.h"
 #include "orchestrator/parallel.h"
@@ -30,6 +33,7 @@
 #include "orchestrator/report.h"
 #include "orchestrator/survey.h"
 #include "orchestrator/toolchain.h"
+#include "orchestrator/transfer_text.h"
 
 namespace dsi {
 
@@ -228,10 +232,6 @@ HostReport row_without_session(const PlannedHost& host) {
   return row;
 }
 
-std::string traffic_text(const Traffic& traffic) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(traffic.bytes_sent.load()) / (1 << 20));
-}
-
 // Works on every host that the plan leaves, side by side.
 template <typename Work>
 std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const RunContext& run,
@@ -246,22 +246,80 @@ std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const Ru
     todo.push_back(i);
   }
   std::atomic<std::size_t> done{0};
+  TransferMeter meter;
   Ticker ticker(world.progress, std::string(verb), [&] {
-    return fmt::format("{}/{} hosts, {}", done.load(), todo.size(), traffic_text(run.traffic));
+    Transfer now{done.load(), todo.size(), run.traffic.bytes_sent.load(), 0, 0};
+    if (run.distributor != nullptr) {
+      now.done = run.distributor->bytes_done();
+      now.wanted = run.distributor->bytes_wanted();
+    }
+    return meter.text(now, TransferMeter::Clock::now());
   });
-  parallel_for(
-      todo.size(), static_cast<std::size_t>(run.options.fanout), world.drain, [&](std::size_t k) {
-        std::size_t i = todo[k];
-        rows[i] = work(*survey.sessions[i]);
-        ++done;
-        world.progress.detail(1, fmt::format("{}: {} in {:.2f} s", rows[i].host,
-                                             to_string(rows[i].status), rows[i].seconds.count()));
-        for (const std::string& line : survey.sessions[i]->transcript) {
-          world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
-        }
-      });
+  // Hosts that wait for each other must all be at work: then the fan-out bounds the connecting
+  // only.
+  bool together = run.peering != nullptr && run.peering->swarm;
+  if (run.distributor != nullptr) run.distributor->expect(todo.size());
+  parallel_for(todo.size(), together ? todo.size() : static_cast<std::size_t>(run.options.fanout),
+               world.drain, [&](std::size_t k) {
+                 std::size_t i = todo[k];
+                 rows[i] = work(*survey.sessions[i]);
+                 ++done;
+                 world.progress.detail(
+                     1, fmt::format("{}: {} in {:.2f} s", rows[i].host, to_string(rows[i].status),
+                                    rows[i].seconds.count()));
+                 for (const std::string& line : survey.sessions[i]->transcript) {
+                   world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
+                 }
+               });
   return rows;
 }
+
+// Ends what still serves others, side by side: a hundred farewells one by one take their time.
+void hang_up(Survey& survey, const Options& options) {
+  parallel_for(survey.sessions.size(), static_cast<std::size_t>(options.fanout), {},
+               [&](std::size_t i) {
+                 if (survey.sessions[i]) survey.sessions[i]->hang_up();
+               });
+}
+
+// How the payload comes to the hosts, and what is made for it once.
+class Distribution {
+ public:
+  Distribution(const Payload& payload, const HostList& hosts, const World& world, RunContext& run)
+      : wire_(payload, world.folders.cache / "wire"),
+        content_(world.folders.cache / "content"),
+        distributor_(payload, wire_, content_),
+        peering_{
+            random_hex(32), !hosts.local && run.options.topology != "star",
+            !hosts.local && run.options.topology != "star" && hosts.hosts.size() > 1,
+            // Checked where the options were read.
+            distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0))} {
+    run.distributor = &distributor_;
+    run.peering = &peering_;
+    if (peering_.listen) {
+      std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
+      peering_.agent_sources = std::make_unique<distribute::AgentSources>(
+          distribute::AgentSources::limits_for(hosts.hosts.size(), wire_size));
+    }
+    // Only later runs miss it.
+    if (auto kept = content_.keep(payload); !kept) world.progress.warning(kept.error().what);
+  }
+
+  void tell(RunReport& report, const Record& record, const RunContext& run, World& world) {
+    for (const distribute::Remark& remark : distributor_.take_remarks()) {
+      report.remarks.push_back({run.number_to_name(remark.peer), remark.text});
+    }
+    if (auto written = record.write_swarms(distributor_.stories()); !written) {
+      world.progress.warning("the record is incomplete: " + written.error().what);
+    }
+  }
+
+ private:
+  WireFiles wire_;
+  distribute::ContentCache content_;
+  distribute::Distributor distributor_;
+  Peering peering_;
+};
 
 void keep_record(const Record& record, const RunReport& report, const Survey& survey,
                  World& world) {
@@ -286,11 +344,15 @@ std::vector<std::string> columns_of(const std::vector<HostReport>& rows) {
   return columns;
 }
 
+Result<AgentBinary> load_agent(const Folders& folders) {
+  return AgentBinary::load({folders.agent, folders.agent_compressed, folders.loader});
+}
+
 // install, plan, report, rollback, uninstall: everything that has hosts.
 tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   auto begin = Clock::now();
   RUN_TRY(HostList hosts, kExitUsage, resolve_hosts(options, world.progress));
-  RUN_TRY(AgentBinary agent, kExitUsage, AgentBinary::load(world.folders.agent));
+  RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
 
   bool installs = options.command == CommandKind::kInstall || options.command == CommandKind::kPlan;
   bool builds = installs && options.bundle.empty();
@@ -307,6 +369,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   Traffic traffic;
   RunContext run{new_run_id(), who_runs(),  options, agent, hosts.local ? world.local : world.ssh,
                  {},           world.abort, traffic};
+  for (const Host& host : hosts.hosts) run.host_names.push_back(host.name);
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
   RUN_TRY(Toolchain toolchain, kExitBuild, toolchain_later.get());
   if (builds)
@@ -349,14 +412,15 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   report.command = name_of(options.command);
   report.strict = options.strict;
   if (options.command == CommandKind::kInstall) {
-    std::optional<WireFiles> files;
+    std::optional<Distribution> distribution;
     if (payload) {
       report.release = payload->id;
-      files.emplace(*payload, world.folders.cache / "wire");
+      distribution.emplace(*payload, hosts, world, run);
     }
-    report.hosts = work_on_hosts(plan, survey, run, world, "Installing", [&](Session& session) {
-      return deploy(session, *payload, *files, run);
-    });
+    report.hosts = work_on_hosts(plan, survey, run, world, "Installing",
+                                 [&](Session& session) { return deploy(session, *payload, run); });
+    hang_up(survey, options);
+    if (distribution) distribution->tell(report, record, run, world);
   } else if (options.command == CommandKind::kReport) {
     report.hosts = work_on_hosts(plan, survey, run, world, "Asking",
                                  [&](Session& session) { return report_on(session, run); });
@@ -382,7 +446,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
 }
 
 tl::expected<int, RunError> run_build(const Options& options, World& world) {
-  RUN_TRY(AgentBinary agent, kExitUsage, AgentBinary::load(world.folders.agent));
+  RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
   RUN_TRY(Toolchain toolchain, kExitBuild,
           find_toolchain(world.processes, options.torch, world.drain));
   auto payload = build_payload(options, world, toolchain, agent);
@@ -443,7 +507,7 @@ tl::expected<int, RunError> run_command(const Options& options, World& world) {
   }
   if (options.clean) {
     std::error_code error;
-    for (const char* part : {"builds", "bundles", "wire"}) {
+    for (const char* part : {"builds", "bundles", "wire", "content"}) {
       fs::remove_all(world.folders.cache / part, error);
     }
     world.progress.lasting("Emptied", "the build cache " + world.folders.cache.string());

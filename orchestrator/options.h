@@ -59,6 +59,9 @@ struct Options {
   bool pip_sudo = false;    // -s: work under sudo on the hosts.
   bool allow_sudo = false;  // -r: root may run this.
   int fanout = 64;          // Sessions at once.
+  std::string topology = "auto";  // auto, swarm, star: which way the bytes go.
+  std::string peer_ports;         // "A-B": where nodes listen for each other; empty: any port.
+  std::string rate_limit;         // "100mbit": what this machine and each node may send.
   std::chrono::seconds connect_timeout{10};
   std::chrono::seconds stall_timeout{30};  // Without progress on a connection.
   std::chrono::seconds probe_timeout{60};  // For the self-test of one op.

@@ -1,6 +1,7 @@
 #include "orchestrator/record.h"
 
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <system_error>
@@ -49,6 +50,23 @@ Result<void> Record::write_report(const RunReport& report) const {
   std::ostringstream text;
   print_report_json(text, report);
   return write_file_atomically(folder_ / "report.jsonl", text.str());
+}
+
+Result<void> Record::write_swarms(const std::vector<distribute::SwarmStory>& stories) const {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const distribute::SwarmStory& story : stories) {
+    rows.push_back({{"hosts", story.hosts},
+                    {"stream_bytes", story.stream_bytes},
+                    {"chunk_size", story.chunk_size},
+                    {"chunks", story.chunks},
+                    {"stripes", story.stripes},
+                    {"depth", story.depth},
+                    {"assignments", story.assignments},
+                    {"repairs", story.repairs},
+                    {"chunks_from_head", story.chunks_from_head},
+                    {"bytes_between_nodes", story.bytes_between_nodes}});
+  }
+  return write_file_atomically(folder_ / "swarm.json", rows.dump(2) + "\n");
 }
 
 }  // namespace dsi

@@ -1,14 +1,15 @@
 #pragma once
 
-// What a run leaves behind: $XDG_STATE_HOME/ds-install/runs/<id>/ with plan.json, report.jsonl and
-// hosts/<name>.log. No secret is ever in one: nothing is written here that was not said to a host
-// in the clear of the protocol, and that holds no key and no password.
+// What a run leaves behind: $XDG_STATE_HOME/ds-install/runs/<id>/ with plan.json, report.jsonl,
+// swarm.json and hosts/<name>.log. No secret is ever in one: nothing is written here that was not
+// said to a host in the clear of the protocol, and that holds no key and no password.
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "orchestrator/base/result.h"
+#include "orchestrator/distribute/swarm.h"
 #include "orchestrator/report.h"
 
 namespace dsi {
@@ -25,6 +26,8 @@ class Record {
   Result<void> write_transcript(const std::string& host,
                                 const std::vector<std::string>& lines) const;
   Result<void> write_report(const RunReport& report) const;
+  // swarm.json: what hosts exchanged.
+  Result<void> write_swarms(const std::vector<distribute::SwarmStory>& stories) const;
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

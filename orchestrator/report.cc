@@ -515,6 +515,10 @@ int exit_code(const RunReport& report) {
 void print_report(std::ostream& out, const RunReport& report, const Style& style) {
   if (!report.hosts.empty()) print_matrix(out, report, style);
   print_reasons(out, report, style);
+  for (const HostRemark& remark : report.remarks) {
+    print_reason(out, style, Paint::kDoubtful, "warning", printable(remark.text),
+                 printable(remark.host), "", "");
+  }
   if (!report.hosts.empty()) out << '\n';
   print_recap(out, report, style);
 }

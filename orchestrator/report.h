@@ -31,12 +31,19 @@ struct HostReport {
   std::vector<protocol::OpRow> ops;
 };
 
+// Something about a host that is no fault of the run and yet should be known.
+struct HostRemark {
+  std::string host;
+  std::string text;  // Follows the host's name: "sent a chunk that was not what it should be".
+};
+
 struct RunReport {
   std::string run;  // Id of the run and of its record.
   std::string command;
   std::string release;               // Wanted release; empty for report, rollback, uninstall.
   std::vector<std::string> columns;  // Ops in the order to show.
   std::vector<HostReport> hosts;     // In the order of the hostfile.
+  std::vector<HostRemark> remarks;
   bool strict = false;
   bool interrupted = false;
   std::chrono::duration<double> seconds{0};
@@ -68,6 +75,8 @@ void print_report(std::ostream& out, const RunReport& report, const Style& style
 //       are null if there is none; "error" is there only if there is one.
 //   {"type":"op","host","op","status","device","detail"}
 //       for each op that a host reported.
+//   {"type":"remark","host","text"}
+//       for each remark.
 //   {"type":"summary","command","exit_code","hosts","counts":{result: hosts},"head_bytes_sent",
 //    "seconds","run","release"}
 //       "counts" always has failed, unreachable and refused, for `install` also installed and

@@ -59,6 +59,9 @@ void print_report_json(std::ostream& out, const RunReport& report) {
                        {"detail", op.detail}});
     }
   }
+  for (const HostRemark& remark : report.remarks) {
+    print_line(out, {{"type", "remark"}, {"host", remark.host}, {"text", remark.text}});
+  }
   print_line(out, {{"type", "summary"},
                    {"command", report.command},
                    {"exit_code", exit_code(report)},

@@ -19,7 +19,7 @@ Survey survey_hosts(const std::vector<Host>& hosts, const RunContext& run, Progr
   parallel_for(hosts.size(), static_cast<std::size_t>(run.options.fanout), drain,
                [&](std::size_t i) {
                  SurveyRow& row = survey.rows[i];
-                 auto session = look_at(hosts[i], run);
+                 auto session = look_at(hosts[i], static_cast<distribute::PeerId>(i), run);
                  if (session) {
                    row.error = {};
                    row.facts = session->facts;

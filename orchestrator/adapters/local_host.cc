@@ -43,6 +43,7 @@ class LocalChannel : public Channel {
   Result<void> start(std::string_view command);
 
   Result<std::size_t> read(std::span<char> buffer, Deadline deadline) override;
+  Result<bool> readable(int wake, Deadline deadline) override;
   Result<void> write(std::string_view data, Deadline deadline) override;
   Result<void> close_stdin() override;
   Result<Exit> wait(Deadline deadline) override;
@@ -176,6 +177,26 @@ Result<std::size_t> LocalChannel::read(std::span<char> buffer, Deadline deadline
         return interrupted();
       case StopWait::Outcome::kTimeout:
         return fail("{} sent nothing for {:.1f} s", name_, seconds_since(start));
+    }
+  }
+}
+
+Result<bool> LocalChannel::readable(int wake, Deadline deadline) {
+  for (;;) {
+    if (waiter_.stopped()) return interrupted();
+    take_stderr();
+    if (ahead_at_ < ahead_.size() || !out_) return true;
+    std::array<pollfd, 3> fds{
+        {{out_.get(), POLLIN, 0}, {wake, POLLIN, 0}, {err_.get(), POLLIN, 0}}};
+    switch (waiter_.wait(fds, deadline)) {
+      case StopWait::Outcome::kReady:
+        if (fds[0].revents != 0) return true;
+        if (fds[1].revents != 0) return false;
+        break;
+      case StopWait::Outcome::kStopped:
+        return interrupted();
+      case StopWait::Outcome::kTimeout:
+        return false;
     }
   }
 }

@@ -13,6 +13,8 @@
 
 #include "orchestrator/adapters/ssh_channel.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -137,6 +139,23 @@ Result<std::size_t> SshChannel::read(std::span<char> buffer, Deadline deadline) 
   }
 }
 
+Result<bool> SshChannel::readable(int wake, Deadline deadline) {
+  NoSigPipe quiet;
+  for (;;) {
+    if (ahead_at_ < ahead_.size()) return true;
+    take_stderr();
+    // The end and an error count as well: read() tells them apart.
+    if (ssh_channel_poll(channel_.get(), 0) != 0) return true;
+    if (ssh_channel_is_eof(channel_.get()) != 0 || ssh_channel_is_closed(channel_.get()) != 0) {
+      return true;
+    }
+    pollfd woken{.fd = wake, .events = POLLIN, .revents = 0};
+    if (wake >= 0 && ::poll(&woken, 1, 0) > 0) return false;
+    DSI_TRY(bool in_time, host_.pump(deadline, wake));
+    if (!in_time) return false;
+  }
+}
+
 // Takes what the command says while we write, so that a command that answers as it reads (both
 // windows full) does not wait for us while we wait for it.
 Result<void> SshChannel::read_ahead() {
@@ -181,6 +200,11 @@ Result<void> SshChannel::write(std::string_view data, Deadline deadline) {
     }
     data.remove_prefix(static_cast<std::size_t>(n));
     if (n == 0) DSI_CHECK(wait());  // A new key is being negotiated.
+    for (milliseconds pause = host_.write_pause(); pause > milliseconds(0) && !deadline.passed();
+         pause = host_.write_pause()) {
+      DSI_CHECK(read_ahead());
+      DSI_CHECK(host_.pump(Deadline::after(pause)));
+    }
     // libssh queues what the socket does not take; wait, or the queue would grow to the window.
     for (;;) {
       int rc = ssh_blocking_flush(host_.session(), 0);

@@ -27,6 +27,7 @@ class SshChannel : public Channel {
   Result<Opened> open(Deadline deadline);
 
   Result<std::size_t> read(std::span<char> buffer, Deadline deadline) override;
+  Result<bool> readable(int wake, Deadline deadline) override;
   Result<void> write(std::string_view data, Deadline deadline) override;
   Result<void> close_stdin() override;
   Result<Exit> wait(Deadline deadline) override;

@@ -291,7 +291,7 @@ tl::unexpected<Error> SshHost::lost() const {
   return fail("the connection to {} is lost: the other side closed it", name_);
 }
 
-Result<bool> SshHost::pump(Deadline deadline) {
+Result<bool> SshHost::pump(Deadline deadline, int wake) {
   if (!alive()) return lost();
   // libssh sends no keepalive of its own, and 0.10 does not export its keepalive request. A message
   // to be ignored does as well: it makes a dead way visible to TCP while nothing else is sent, and
@@ -308,7 +308,11 @@ Result<bool> SshHost::pump(Deadline deadline) {
   }
   auto started = Deadline::Clock::now();
   int timeout = deadline.poll_timeout(keepalive_after_ - silence);
+  // libssh's poll looks at it as long as it is there; what it means is the caller's affair.
+  auto ignore = [](socket_t, int, void*) { return 0; };
+  if (wake >= 0) ssh_event_add_fd(event_.get(), wake, POLLIN, ignore, nullptr);
   int rc = ssh_event_dopoll(event_.get(), timeout);
+  if (wake >= 0) ssh_event_remove_fd(event_.get(), wake);
   if (!alive() || rc == SSH_ERROR) return lost();
   // dopoll does not say whether anything came; if it used up its time, nothing did.
   if (Deadline::Clock::now() - started < milliseconds(timeout))

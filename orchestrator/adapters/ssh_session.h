@@ -17,6 +17,7 @@
 #include "orchestrator/adapters/ssh_host.h"
 #include "orchestrator/adapters/ssh_known_hosts.h"
 #include "orchestrator/adapters/ssh_raii.h"
+#include "orchestrator/base/in_flight.h"
 
 namespace dsi {
 
@@ -51,12 +52,16 @@ class SshHost : public RemoteHost {
   // to spare a packet. The kernel forgets this by itself, so it is said again before every wait.
   void acknowledge_at_once() const;
 
+  // How long to wait before more is written, see InFlight.
+  std::chrono::milliseconds write_pause() { return in_flight_.pause(stop_fd_.get()); }
+
   // For the session's channels.
   ssh_session session() const { return session_.get(); }
   const std::string& name() const { return name_; }
   // Handles what arrives, waiting for it until the deadline at most. True: something may have
-  // changed. An error if the session is lost or stopped; the deadline's passing is `false`.
-  Result<bool> pump(Deadline deadline);
+  // changed. An error if the session is lost or stopped; the deadline's passing is `false`. Returns
+  // early, too, when the descriptor `wake` becomes readable.
+  Result<bool> pump(Deadline deadline, int wake = -1);
   // Why the session is no more.
   tl::unexpected<Error> lost() const;
   void channel_closed() { had_channel_ = true; }
@@ -80,6 +85,7 @@ class SshHost : public RemoteHost {
   SshEvent event_;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   bool had_channel_ = false;
+  InFlight in_flight_;
 };
 
 }  // namespace dsi

@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 
+#include "orchestrator/agent/assemble.h"
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/probes.h"
@@ -42,22 +45,6 @@ void send_note(Wire& wire, const Result<void>& outcome) {
   }
 }
 
-Result<void> check_space(const std::string& prefix, std::uint64_t bytes, std::uint64_t inodes) {
-  Space space = space_at(prefix);
-  std::uint64_t needed = bytes + bytes / 10 + (1 << 20);
-  if (space.bytes < needed) {
-    return fail_with_help(fmt::format("{} has {} bytes free; the release needs {}", prefix,
-                                      with_commas(space.bytes), with_commas(needed)),
-                          "free space there, or choose another folder with --prefix");
-  }
-  if (space.inodes < inodes) {
-    return fail_with_help(fmt::format("{} has {} inodes free; the release needs {}", prefix,
-                                      with_commas(space.inodes), with_commas(inodes)),
-                          "remove files there, or choose another folder with --prefix");
-  }
-  return {};
-}
-
 Result<void> check_executable(const std::string& prefix) {
   if (space_at(prefix).no_exec) {
     return fail_with_help(
@@ -68,9 +55,34 @@ Result<void> check_executable(const std::string& prefix) {
   return {};
 }
 
+// For files that are missing: what the store has of the current release at the same path.
+Result<std::map<std::string, std::string>> find_bases(
+    const Prefix& prefix, const std::vector<ManifestFile>& files,
+    const std::map<std::string, std::uint64_t>& missing) {
+  std::map<std::string, std::string> bases;
+  const std::string& current = prefix.there().current;
+  if (current.empty()) return bases;
+  DSI_TRY(Folder release, prefix.releases().folder(current));
+  auto text = manifest_text(release, current);
+  auto manifest = text ? Manifest::parse(*text) : tl::unexpected<Error>(text.error());
+  // A damaged release has nothing to offer.
+  if (!manifest) return bases;
+  for (const ManifestFile& file : files) {
+    const ManifestFile* older = manifest->find(file.path);
+    if (older == nullptr || older->sha256 == file.sha256 || !missing.contains(file.sha256) ||
+        bases.contains(file.sha256)) {
+      continue;
+    }
+    DSI_TRY(bool whole, is_whole(prefix.store(), *older));
+    if (whole) bases[file.sha256] = older->sha256;
+  }
+  return bases;
+}
+
 // Brings what the store lacks of `files`; asks the head only if there is something to ask for.
-Result<void> fill_store(const Prefix& prefix, const std::vector<ManifestFile>& files, Wire& wire) {
-  DSI_TRY(auto missing, find_missing(prefix.store(), files));
+Result<void> fill_store(const Prefix& prefix, const std::vector<ManifestFile>& files, Wire& wire,
+                        Verified& verified) {
+  DSI_TRY(auto missing, find_missing(prefix.store(), files, verified));
   std::set<std::string> folders;
   for (const ManifestFile& file : files) {
     folders.insert(file.path.substr(0, file.path.find_last_of('/')));
@@ -81,11 +93,18 @@ Result<void> fill_store(const Prefix& prefix, const std::vector<ManifestFile>& f
     need.bytes += size;
   }
   // A file that is linked needs no inode; state.json, the link and the lock do.
-  DSI_CHECK(check_space(prefix.root().path(), need.bytes, missing.size() + folders.size() + 8));
+  DSI_CHECK(prefix.check_space(need.bytes, missing.size() + folders.size() + 8));
   if (missing.empty()) return {};
+  DSI_TRY(need.bases, find_bases(prefix, files, missing));
   if (!wire.send("need", need)) return fail("the head left");
-  std::vector<std::string> received;
-  return receive(prefix.store(), files, std::move(missing), wire, received);
+  DSI_TRY(std::optional<protocol::Frame> frame, wire.read());
+  if (!frame) return fail("the head left in the middle of an install");
+  DSI_TRY(protocol::Message answer, protocol::read_message(*frame));
+  if (answer.type == "swarm") {
+    DSI_TRY(auto request, protocol::body_as<protocol::SwarmRequest>(answer));
+    return receive_from_swarm(prefix, files, missing, request, wire, verified);
+  }
+  return receive(prefix.store(), files, std::move(missing), std::move(answer), wire, verified);
 }
 
 // releases/<id>, whole: made under another name, so that it is never there in part.
@@ -153,7 +172,8 @@ Result<void> repair(const Prefix& prefix, const std::string& id, const std::stri
   for (const Damage& one : damage) {
     if (const ManifestFile* file = manifest.find(one.path)) files.push_back(*file);
   }
-  DSI_CHECK(fill_store(prefix, files, wire));
+  Verified unused;
+  DSI_CHECK(fill_store(prefix, files, wire, unused));
   DSI_TRY(Folder release, prefix.releases().folder(id));
   for (const ManifestFile& file : files) {
     DSI_CHECK(prefix.releases().remove(kPartial));
@@ -203,10 +223,16 @@ Result<void> stage(Prefix& prefix, const protocol::InstallRequest& request, cons
   bool whole = prefix.releases().exists(id) &&
                check_whole(prefix, id, request.manifest, manifest).has_value();
   if (!whole) {
-    DSI_CHECK(fill_store(prefix, manifest.files, wire));
+    Verified verified;
+    DSI_CHECK(fill_store(prefix, manifest.files, wire, verified));
     built = true;
     DSI_CHECK(build_release(prefix, id, request.manifest, manifest));
-    DSI_CHECK(check_whole(prefix, id, request.manifest, manifest));
+    DSI_TRY(Folder release, prefix.releases().folder(id));
+    // Linked files that nobody has touched since their bytes were hashed are not read again: it
+    // would give the same pages of memory.
+    if (!verified.covers(release, manifest.files)) {
+      DSI_CHECK(check_whole(prefix, id, request.manifest, manifest));
+    }
   }
   if (!send_stage(wire, "staged")) return fail("the head left before the switch");
   trial = try_ops(prefix, id, manifest, request, false);

@@ -9,6 +9,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/agent/facts.h"
+#include "orchestrator/agent/incoming.h"
 #include "orchestrator/agent/release.h"
 #include "orchestrator/agent/remembered.h"
 #include "orchestrator/base/deadline.h"
@@ -66,8 +68,13 @@ Releases find_releases(const Folder& root, const Folder& releases) {
 }
 
 bool is_store_name(std::string_view name) {
-  if (name.ends_with(".x")) name.remove_suffix(2);
-  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  for (std::string_view suffix : {".x", ".lzma"}) {
+    if (name.ends_with(suffix)) {
+      name.remove_suffix(suffix.size());
+      break;
+    }
+  }
+  return is_digest(name);
 }
 
 bool is_young(const struct stat& status) {
@@ -153,6 +160,10 @@ std::string utc_now() {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
+bool is_digest(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 std::string store_name(const std::string& digest, mode_t mode) {
   return (mode & 0100) != 0 ? digest + ".x" : digest;
 }
@@ -207,6 +218,27 @@ void Prefix::remove_leftovers() {
       if (name.ends_with(".partial") || old_upload) (void)folder->remove(name);
     }
   }
+  remove_incoming_but(root_, {});
+}
+
+Result<void> Prefix::check_space(std::uint64_t bytes, std::uint64_t inodes) const {
+  Space space = space_at(root_.path());
+  std::uint64_t needed = bytes + bytes / 10 + (1 << 20);
+  if (space.bytes < needed) {
+    return fail_with_help(fmt::format("{} has {} bytes free; the release needs {}", root_.path(),
+                                      with_commas(space.bytes), with_commas(needed)),
+                          "free space there, or choose another folder with --prefix");
+  }
+  if (space.inodes < inodes) {
+    return fail_with_help(fmt::format("{} has {} inodes free; the release needs {}", root_.path(),
+                                      with_commas(space.inodes), with_commas(inodes)),
+                          "remove files there, or choose another folder with --prefix");
+  }
+  return {};
+}
+
+Result<void> Prefix::drop_incoming() {
+  return root_.remove(kIncomingFolder);
 }
 
 Result<void> Prefix::switch_to(const std::string& id) {
@@ -270,17 +302,20 @@ Result<void> Prefix::prune() {
   for (const std::string& name : files) {
     struct stat status {};
     if (!is_store_name(name) || !store_.status(name, status) || status.st_nlink > 1) continue;
-    bool agent = name == own_digest() + ".x" || (name.ends_with(".x") && is_young(status));
+    bool agent = name == own_digest() + ".x" || name == own_digest() + ".lzma" ||
+                 ((name.ends_with(".x") || name.ends_with(".lzma")) && is_young(status));
     if (!agent) note(store_.remove(name));
   }
+  note(drop_incoming());
   return outcome;
 }
 
 void Prefix::leave_no_trace() {
   root_.remove_if_empty("releases");
   root_.remove_if_empty("store");
-  if (root_.exists("store") || root_.exists("releases") || root_.exists("state.json") ||
-      root_.exists("current")) {
+  root_.remove_if_empty(kIncomingFolder);
+  if (root_.exists(kIncomingFolder) || root_.exists("store") || root_.exists("releases") ||
+      root_.exists("state.json") || root_.exists("current")) {
     return;
   }
   (void)root_.remove("lock");
@@ -309,6 +344,7 @@ Result<void> Prefix::remove_all() {
       DSI_CHECK(store_.remove(name));
     }
   }
+  DSI_CHECK(drop_incoming());
   DSI_CHECK(root_.remove(kRememberedName));
   DSI_CHECK(root_.remove("state.json"));
   there_ = {};

@@ -3,6 +3,10 @@
 // The prefix on this node, and who may change it.
 //
 //   store/<sha256>, store/<sha256>.x   whole files; two names because hard links share a mode
+//   store/<sha256>.lzma                an agent as it travels, for nodes that have none yet
+//   incoming/<digest of an index>/     what a swarm has brought so far (incoming.h); the only thing
+//                                      that is in part and is kept: an interrupted run goes on
+//                                      there
 //   releases/<id>/…                    complete, always: made as <id>.partial, renamed when done
 //   current -> releases/<id>           switched by rename
 //   probes.json                        what the last probes found and rest on (remembered.h)
@@ -57,6 +61,10 @@ class Prefix {
   // Points `current` to a complete release, in one step. `there()` says so afterwards; the release
   // left becomes the previous one.
   Result<void> switch_to(const std::string& id);
+  // Are there so many bytes, and inodes, for this user?
+  Result<void> check_space(std::uint64_t bytes, std::uint64_t inodes) const;
+  // What a swarm may have left here is of no more use.
+  Result<void> drop_incoming();
   // Writes state.json.
   Result<void> record(const std::string& action, const std::string& from, const std::string& to);
   // A release is renamed first, so that it is never half there under its own name.
@@ -85,6 +93,9 @@ class Prefix {
   Requester requester_;
   Releases there_;
 };
+
+// 64 lower-case hexadecimal digits.
+bool is_digest(std::string_view text);
 
 // Name in the store.
 std::string store_name(const std::string& digest, mode_t mode);

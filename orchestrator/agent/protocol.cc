@@ -45,12 +45,33 @@ std::string data_frame(std::string_view bytes) {
   return frame('D', bytes);
 }
 
+std::string chunk_frame(std::uint32_t number, std::string_view bytes) {
+  std::string payload;
+  payload.reserve(4 + bytes.size());
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    payload += static_cast<char>((number >> shift) & 0xff);
+  }
+  payload += bytes;
+  return frame('C', payload);
+}
+
+Result<ChunkView> read_chunk(const Frame& frame) {
+  if (frame.type != 'C' || frame.payload.size() < 4) return fail("a chunk was expected");
+  ChunkView chunk;
+  for (std::size_t i = 0; i < 4; ++i) {
+    chunk.number = chunk.number << 8 | static_cast<unsigned char>(frame.payload[i]);
+  }
+  chunk.bytes = std::string_view(frame.payload).substr(4);
+  return chunk;
+}
+
 Result<bool> FrameReader::next(Frame& out) {
   if (buffer_.size() - start_ < 5) return false;
   std::uint32_t n = 0;
   for (std::size_t i = 0; i < 4; ++i) n = n << 8 | static_cast<unsigned char>(buffer_[start_ + i]);
   char type = buffer_[start_ + 4];
-  if ((type != 'J' && type != 'D') || n > (type == 'J' ? kMaxJsonFrame : kMaxDataFrame)) {
+  bool known = type == 'J' || type == 'D' || type == 'C';
+  if (!known || n > (type == 'J' ? kMaxJsonFrame : kMaxDataFrame)) {
     return fail("the stream is out of step: a frame of type {:#04x} with {} bytes",
                 static_cast<unsigned char>(type), n);
   }

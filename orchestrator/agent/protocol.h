@@ -11,7 +11,8 @@
 // frames: a 4-byte big-endian length n, a type byte, n bytes of payload.
 //
 //   'J'  one JSON object, UTF-8, with a "type"
-//   'D'  bytes of the file that the last "file" message announced, as one zstd stream
+//   'D'  bytes of what the last "file" or "index" message announced; of a file: one zstd stream
+//   'C'  a chunk of the swarm: its number, 4 bytes big-endian, then its bytes
 //
 // clang-format off
 //   agent                                     head
@@ -20,11 +21,32 @@
 //   need {digests, bytes}                   →      (this and the next only if something is to be sent)
 //                                           ←   file {digest, size, wire_size}, D, D, ... for each need
 //                                           ←   commit {}
+//                                           ←   or, instead of files and commit, a swarm, see below
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
 //   stage {stage: "waiting"}                →      (for another host of this run that shares the prefix)
 //   stage {stage: "note", what, help}       →      (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 // clang-format on
+//
+// With other hosts (distribute/swarm.h) the bytes come from everywhere. "listen" may come at any
+// time after "hello", also before "install":
+//
+// clang-format off
+//                                           ←   listen {self, key, ports, rate}
+//   listening {port, addresses, error}      →      (port 0: it cannot, and error says why)
+//                                           ←   swarm {index_digest, index_size}  (the answer to "need")
+//   joined {have}                           →      (chunks that an earlier run left here)
+//                                           ←   index {size}, D, D, ...           (to who has no parent but the head)
+//                                           ←   follow {stripe, parent, port, addresses}
+//                                           ←   C, C, ...                         (stripes whose parent is the head)
+//   have {counts, received, sent}           →      (now and then, while something arrives)
+//   fault {peer, stripe, kind, detail}      →      (a parent that does not do its duty; the head names another)
+//   complete {}                             →      (every file is whole and in the store)
+//                                           ←   dismiss {}                        (nobody needs this node any more)
+// clang-format on
+//
+// A node serves others from "joined" to "dismiss", also while it stages, probes and switches, and
+// after its result. All its ports close with "dismiss" or with the end of its standard input.
 //
 // "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
 // agent waits for the next request; end of file on its standard input makes it clean up and leave,
@@ -42,7 +64,7 @@
 
 namespace dsi::protocol {
 
-inline constexpr int kVersion = 1;
+inline constexpr int kVersion = 2;
 inline constexpr char kGreeting[] = "DSI1 ";  // Followed by the nonce and a newline.
 inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
 inline constexpr std::size_t kMaxDataFrame = 256u << 10;
@@ -101,12 +123,63 @@ struct UninstallRequest {
 struct Need {
   std::vector<std::string> digests;  // SHA-256 of the files that are not in the node's store.
   std::uint64_t bytes = 0;           // Their sizes added up.
+  // For some of them: the digest of a whole file in the store that is an older version (it has the
+  // same path in the current release), so that a patch would do.
+  std::map<std::string, std::string> bases;
 };
 
 struct FileHeader {
   std::string digest;
   std::uint64_t size = 0;       // Of the file.
   std::uint64_t wire_size = 0;  // Of the zstd stream that follows in 'D' frames.
+  std::string base;             // Digest of the file that the stream is a patch to; empty: none.
+};
+
+// ---- The swarm
+
+struct ListenRequest {
+  std::uint32_t self = 0;  // Number of this host in the run; others know it by that.
+  std::string key;         // 32 bytes in hexadecimal digits, new in each run.
+  std::string ports;       // "A-B"; empty: any; "none": nobody is there to be served.
+  std::uint64_t rate = 0;  // Bytes a second that this node may send to others; 0: no limit.
+};
+
+struct Listening {
+  std::uint16_t port = 0;              // 0: no port could be opened.
+  std::vector<std::string> addresses;  // The likeliest first: the one that the head came by.
+  std::string error;
+};
+
+struct SwarmRequest {
+  std::string index_digest;      // SHA-256 of the encoded ChunkIndex (distribute/index.h).
+  std::uint64_t index_size = 0;  // Its length in bytes.
+};
+
+struct Joined {
+  std::string have;  // A bitmap of the chunks that are already here, in hexadecimal digits: chunk
+                     // 8i+j is bit j of byte i. Empty: none.
+};
+
+inline constexpr std::int64_t kHeadIsParent = -1;
+// From now on this stripe's chunks come from this parent; who sent them before stops to.
+struct Follow {
+  std::uint32_t stripe = 0;
+  std::int64_t parent = kHeadIsParent;  // Number of the host in the run.
+  std::uint16_t port = 0;
+  std::vector<std::string> addresses;
+};
+
+struct Have {
+  std::vector<std::uint32_t> counts;  // Verified chunks of each stripe.
+  std::uint64_t received = 0;         // Bytes of chunks from other nodes so far.
+  std::uint64_t sent = 0;             // To them.
+};
+
+struct PeerFault {
+  std::int64_t peer = 0;
+  std::uint32_t stripe = 0;
+  std::string kind;  // unreachable, refused (wrong key), closed, silent, corrupt.
+  std::string detail;
 };
 
 // ok, wrong, crash, missing, incompatible, damaged, skipped, not-built: see report.h.
@@ -138,8 +211,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
                                    lock_timeout_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Need, digests, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileHeader, digest, size, wire_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Need, digests, bytes, bases)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileHeader, digest, size, wire_size, base)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenRequest, self, key, ports, rate)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Listening, port, addresses, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwarmRequest, index_digest, index_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Joined, have)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Follow, stripe, parent, port, addresses)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Have, counts, received, sent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerFault, peer, stripe, kind, detail)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OpRow, op, status, device, detail)
 void to_json(nlohmann::json& j, const HostResult& r);
 void from_json(const nlohmann::json& j, HostResult& r);
@@ -147,11 +227,19 @@ void from_json(const nlohmann::json& j, HostResult& r);
 // The bytes of one frame.
 std::string json_frame(std::string_view type, nlohmann::json body);
 std::string data_frame(std::string_view bytes);
+std::string chunk_frame(std::uint32_t number, std::string_view bytes);
 
 struct Frame {
-  char type = 0;  // 'J' or 'D'.
+  char type = 0;  // 'J', 'D' or 'C'.
   std::string payload;
 };
+
+// The number and the bytes of a 'C' frame.
+struct ChunkView {
+  std::uint32_t number = 0;
+  std::string_view bytes;
+};
+Result<ChunkView> read_chunk(const Frame& frame);
 
 // Finds frames in a stream that arrives in pieces. Pure: no I/O.
 class FrameReader {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "orchestrator/agent/exchange.h"
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/install.h"
 #include "orchestrator/agent/prefix.h"
@@ -54,6 +55,11 @@ int serve(const std::string& nonce, const std::string& given, int in, int out) {
   }
   if (!write_all(out, std::string(protocol::kGreeting) + nonce + "\n")) return 1;
   Wire wire(in, out);
+  std::unique_ptr<Exchange> exchange;
+  wire.on_listen([&](const Message& listen, protocol::FrameReader& rest) {
+    exchange = Exchange::start(wire, listen, rest);
+    return exchange.get();
+  });
   if (!wire.send("hello", protocol::Hello{protocol::kVersion, own_digest(), find_facts(*prefix)})) {
     return 1;
   }

@@ -26,6 +26,10 @@ class Channel {
   // At least one byte, or 0 at the end of the stream (never for a time-out, which is an error).
   virtual Result<std::size_t> read(std::span<char> buffer, Deadline deadline) = 0;
 
+  // Waits until read() would not (bytes, the end of the stream or an error are there): true. False
+  // if the descriptor `wake` became readable first, or the deadline passed. `wake` may be -1.
+  virtual Result<bool> readable(int wake, Deadline deadline) = 0;
+
   // All of it. The deadline is for the whole call; a peer that does not read runs into it. What the
   // command says meanwhile is kept for read(), up to 16 MiB; one that says more and is not read
   // from stops reading, and the call runs into its deadline.

@@ -152,6 +152,8 @@ static void try_op(const char* path, const char* op, const char* device, int sha
 // Out of the op's way: low descriptors are those that a careless program closes or writes to.
 static int move_away(int fd) {
   int high = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+  // Where a process may have fewer than that, a little out of the way must do.
+  if (high < 0) high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
   close(fd);
   return high;
 }

@@ -124,29 +124,41 @@ void Head::send_raw(std::string_view bytes) {
 
 void Head::send_file(const std::string& digest, const std::string& content) {
   std::string wire = compress(content);
-  send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+  send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
   for (std::size_t at = 0; at < wire.size(); at += protocol::kMaxDataFrame) {
     send_raw(protocol::data_frame(std::string_view(wire).substr(at, protocol::kMaxDataFrame)));
   }
   ++files_sent_;
 }
 
-std::optional<Message> Head::receive() {
+std::optional<Message> Head::receive_within(std::chrono::milliseconds wait, bool& gone) {
   protocol::Frame frame;
   for (;;) {
     auto whole = reader_.next(frame);
-    if (!whole) return std::nullopt;
-    if (*whole) {
+    if (whole && *whole) {
       auto message = protocol::read_message(frame);
+      gone = !message;
       return message ? std::optional(*message) : std::nullopt;
     }
+    gone = !whole || !from_;
+    if (gone) return std::nullopt;
     pollfd in{from_.get(), POLLIN, 0};
-    if (!from_ || ::poll(&in, 1, 60'000) <= 0) return std::nullopt;
+    if (::poll(&in, 1, static_cast<int>(wait.count())) <= 0) return std::nullopt;
     char buffer[65536];
     ssize_t n = ::read(from_.get(), buffer, sizeof buffer);
-    if (n <= 0) return std::nullopt;
+    gone = n <= 0;
+    if (gone) return std::nullopt;
     reader_.feed({buffer, static_cast<std::size_t>(n)});
   }
+}
+
+std::optional<Message> Head::receive() {
+  bool gone = false;
+  return receive_within(std::chrono::seconds(60), gone);
+}
+
+void Head::kill() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
 }
 
 std::optional<HostResult> Head::result() {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -68,6 +69,9 @@ class Head {
   void send_file(const std::string& digest, const std::string& content);
   // The next message; nothing if the agent is gone or does not answer within 60 s.
   std::optional<protocol::Message> receive();
+  // The same within `wait`, at once if it is here; `gone` says that none will come any more.
+  std::optional<protocol::Message> receive_within(std::chrono::milliseconds wait, bool& gone);
+  int from_fd() const { return from_.get(); }
   // Reads up to the result. Stages that come before are noted.
   std::optional<protocol::HostResult> result();
 
@@ -81,6 +85,7 @@ class Head {
   // Leaves after so many writes, as if it had been killed there.
   void leave_after(int writes) { writes_left_ = writes; }
   void leave();  // Closes both pipes.
+  void kill();   // kill -9.
   int wait();    // waitpid's status.
   pid_t pid() const { return pid_; }
 

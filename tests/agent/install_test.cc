@@ -334,7 +334,7 @@ TEST_F(BadStream, Zip_bomb) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string bomb = compress(std::string(100 << 20, '\0'));
-        head.send("file", protocol::FileHeader{digest, content.size(), bomb.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), bomb.size(), {}});
         head.send_raw(protocol::data_frame(bomb));
       },
       "larger than");
@@ -345,7 +345,7 @@ TEST_F(BadStream, Truncated_stream) {
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content);
         wire.resize(wire.size() - 3);
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "cut off");
@@ -355,7 +355,7 @@ TEST_F(BadStream, Data_after_the_end) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content) + "more";
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size()});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size(), {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "data follows");
@@ -364,7 +364,7 @@ TEST_F(BadStream, Data_after_the_end) {
 TEST_F(BadStream, Wrong_size_announced) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
-        head.send("file", protocol::FileHeader{digest, content.size() + 1, 10});
+        head.send("file", protocol::FileHeader{digest, content.size() + 1, 10, {}});
       },
       "was announced where the manifest has");
 }
@@ -373,7 +373,7 @@ TEST_F(BadStream, More_data_than_announced) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
         std::string wire = compress(content);
-        head.send("file", protocol::FileHeader{digest, content.size(), wire.size() - 4});
+        head.send("file", protocol::FileHeader{digest, content.size(), wire.size() - 4, {}});
         head.send_raw(protocol::data_frame(wire));
       },
       "longer than was announced");
@@ -400,7 +400,7 @@ TEST_F(BadStream, Unknown_message_in_the_middle) {
 TEST_F(BadStream, Message_where_data_is_due) {
   expect_failure(
       [](Head& head, const std::string& digest, const std::string& content) {
-        head.send("file", protocol::FileHeader{digest, content.size(), 10});
+        head.send("file", protocol::FileHeader{digest, content.size(), 10, {}});
         head.send("commit", nullptr);
       },
       "a message came");
@@ -691,34 +691,23 @@ TEST_F(AgentTest, A_head_that_dies_at_any_message_leaves_the_old_release_or_the_
   EXPECT_EQ(current(prefix_), two.id());
 }
 
-TEST_F(AgentTest, Adopts_a_whole_upload_and_deletes_a_damaged_one) {
-  auto upload = folder_.path() / "agent.upload";
-  auto target = folder_.path() / "agent";
-  std::string digest = *sha256_file(DSI_AGENT);
-  fs::copy_file(DSI_AGENT, upload);
-  fs::permissions(upload, fs::perms(0700));
-  std::string start = "'" + upload.string() + "' adopt ";
-  EXPECT_EQ(std::system((start + digest + " '" + target.string() + "'").c_str()), 0);
-  EXPECT_FALSE(fs::exists(upload));
-  EXPECT_EQ(*sha256_file(target), digest);
-  EXPECT_EQ(static_cast<unsigned>(fs::status(target).permissions()), 0755u);
-
-  fs::copy_file(DSI_AGENT, upload);
-  EXPECT_NE(std::system((start + std::string(64, '0') + " /nowhere 2>/dev/null").c_str()), 0);
-  EXPECT_FALSE(fs::exists(upload));
-}
-
 TEST_F(AgentTest, The_running_agent_stays_in_the_store) {
   ASSERT_EQ(install(make_release("1")), "installed");
   std::string digest = *sha256_file(DSI_AGENT);
   auto own = prefix_ / "store" / (digest + ".x");
   fs::copy_file(DSI_AGENT, own);
   fs::permissions(own, fs::perms(0755));
+  auto compressed = prefix_ / "store" / (digest + ".lzma");
+  write(compressed, "as it came");
+  auto foreign = prefix_ / "store" / (std::string(64, 'f') + ".lzma");
+  write(foreign, "of an agent that another run may be about to start");
   Head head(own.string(), prefix_);
   auto result = head.install(make_release("2"));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->result, "installed");
   EXPECT_TRUE(fs::exists(own));
+  EXPECT_TRUE(fs::exists(compressed));
+  EXPECT_TRUE(fs::exists(foreign));
   TestRelease three = make_release("3");
   three.add_file("bin/ds-report", slurp(DSI_AGENT), 0755);
   auto with_report = head.install(three);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 
 #include <chrono>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "orchestrator/adapters/local_host.h"
 #include "orchestrator/adapters/ssh_host.h"
 #include "orchestrator/base/sha256.h"
+#include "orchestrator/base/unique_fd.h"
 #include "tests/contract/test_sshd.h"
 
 namespace dsi {
@@ -272,6 +274,44 @@ TEST_P(RemoteHostContract, A_stop_from_another_thread_ends_a_write_at_once) {
   auto written = channel->write(data, soon());
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().what.find("interrupted"), std::string::npos) << written.error().what;
+  EXPECT_LT(elapsed(start), kHang);
+}
+
+TEST_P(RemoteHostContract, Readable_hears_of_bytes_of_the_end_and_of_a_deadline) {
+  auto channel = exec("read line; echo $line; read line");
+  EXPECT_FALSE(channel->readable(-1, Deadline::after(milliseconds(50))).value());
+  ASSERT_TRUE(channel->write("one\n", soon()));
+  EXPECT_TRUE(channel->readable(-1, soon()).value());
+  std::vector<char> buffer(16);
+  EXPECT_EQ(channel->read(buffer, soon()).value(), 4u);
+  EXPECT_FALSE(channel->readable(-1, Deadline::after(milliseconds(50))).value());
+  ASSERT_TRUE(channel->close_stdin());
+  EXPECT_TRUE(channel->readable(-1, soon()).value());
+  EXPECT_EQ(channel->read(buffer, soon()).value(), 0u);
+}
+
+TEST_P(RemoteHostContract, Readable_is_woken_by_another_descriptor) {
+  auto channel = exec("echo first; sleep 60");
+  std::vector<char> buffer(16);
+  EXPECT_EQ(channel->read(buffer, soon()).value(), 6u);
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::jthread waker([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    ::eventfd_write(wake.get(), 1);
+  });
+  auto start = Deadline::Clock::now();
+  EXPECT_FALSE(channel->readable(wake.get(), soon()).value());
+  EXPECT_LT(elapsed(start), kHang);
+}
+
+TEST_P(RemoteHostContract, A_stop_ends_readable_at_once) {
+  auto channel = exec("sleep 60");
+  std::jthread stopper([this] {
+    std::this_thread::sleep_for(milliseconds(200));
+    stop_.request_stop();
+  });
+  auto start = Deadline::Clock::now();
+  EXPECT_FALSE(channel->readable(-1, soon()));
   EXPECT_LT(elapsed(start), kHang);
 }
 

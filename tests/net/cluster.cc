@@ -118,7 +118,7 @@ std::string Cluster::default_hostfile() {
   return write_hostfile(control({"hostfile"}).out);
 }
 
-Outcome Cluster::ds_install(std::vector<std::string> arguments) {
+std::vector<std::string> Cluster::ds_install_command(std::vector<std::string> arguments) {
   bool says_which = false;
   for (const std::string& argument : arguments) {
     says_which = says_which || argument == "-H" || argument == "--hosts" || argument == "-l";
@@ -127,12 +127,19 @@ Outcome Cluster::ds_install(std::vector<std::string> arguments) {
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("-r");
   if (!says_which) command.insert(command.end(), {"-H", default_hostfile()});
-  return on_head(command);
+  return command;
+}
+
+Outcome Cluster::ds_install(std::vector<std::string> arguments) {
+  return on_head(ds_install_command(std::move(arguments)));
 }
 
 JsonReport Cluster::ds_install_json(std::vector<std::string> arguments) {
   arguments.push_back("--json");
-  Outcome result = ds_install(std::move(arguments));
+  return read_json_report(ds_install(std::move(arguments)));
+}
+
+JsonReport read_json_report(const Outcome& result) {
   JsonReport report{result.exit_code, result.err, {}};
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {

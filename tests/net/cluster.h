@@ -32,6 +32,8 @@ struct JsonReport {
   bool every_op_is_ok() const;                 // And there is one.
 };
 
+JsonReport read_json_report(const Outcome& outcome);  // Of ds-install --json.
+
 // N hosts, taken down at the end. `node` numbers from 1, host names node001, node002, ...
 class Cluster {
  public:
@@ -49,6 +51,9 @@ class Cluster {
   // which. The builds are shared by all tests.
   Outcome ds_install(std::vector<std::string> arguments);
   JsonReport ds_install_json(std::vector<std::string> arguments);
+
+  // The command line of that, to be run on the head in another way.
+  std::vector<std::string> ds_install_command(std::vector<std::string> arguments);
 
   std::string write_hostfile(const std::string& text);  // Its path.
   std::string default_hostfile();

@@ -101,6 +101,72 @@ the_rate_is_kept() {
   within "host to head" "$(on_head ssh node001 head -c 8454144 /dev/zero | sh -c "$TIMED")"
 }
 
+the_rate_of_one_host_can_be_changed() {
+  "$cluster" rate 1 80mbit
+  local slow fast
+  slow=$(head -c 8454144 /dev/zero | on_head ssh node002 "$TIMED")
+  fast=$(on_head ssh node001 head -c 8454144 /dev/zero | sh -c "$TIMED")
+  within "another host" "$slow"
+  # The head's own link still is the limit.
+  within "a host that is faster than the head" "$fast"
+  "$cluster" rate 1 20mbit
+  slow=$(head -c 4259840 /dev/zero | on_head ssh node001 "${TIMED//8388608/4194304}")
+  within "half the bytes at half the rate, to the host" "$slow"
+  slow=$(on_head ssh node001 head -c 4259840 /dev/zero | sh -c "${TIMED//8388608/4194304}")
+  within "half the bytes at half the rate, from the host" "$slow"
+  "$cluster" rate head 20mbit
+  slow=$(head -c 4259840 /dev/zero | on_head ssh node002 "${TIMED//8388608/4194304}")
+  within "half the bytes at half the rate, of the head" "$slow"
+  "$cluster" rate head 40mbit
+  "$cluster" rate 1 none
+  ! "$cluster" rate 1 fast 2>/dev/null || fail "a rate that is none is accepted"
+  "$cluster" rate 1 40mbit
+  within "the old rate again" "$(head -c 8454144 /dev/zero | on_head ssh node001 "$TIMED")"
+}
+
+sent() { "$cluster" traffic | awk -v unit="$1" '$1 == "sent" && $3 == unit { print $2 }'; }
+traffic_is_counted() {
+  local bytes wire
+  bytes=$(sent bytes) wire=$(sent wire_bytes)
+  head -c 4194304 /dev/zero | on_head ssh node002 'cat >/dev/null'
+  bytes=$(($(sent bytes) - bytes)) wire=$(($(sent wire_bytes) - wire))
+  ((bytes >= 4194304 && wire >= bytes && wire < 4194304 * 108 / 100)) ||
+    fail "4194304 bytes were sent, $bytes were counted, $wire with all headers"
+}
+
+connects() { "$cluster" node "$1" timeout 1 bash -c "exec 3<>/dev/tcp/$2/22" 2>/dev/null; }
+a_firewall_stops_other_hosts_and_not_the_head() {
+  connects 2 node003 || fail "host 2 does not reach host 3"
+  "$cluster" isolate 3 4
+  ! connects 2 node003 || fail "host 2 reaches host 3 through the firewall"
+  ! connects 3 node002 || fail "host 3 reaches host 2 through its own firewall"
+  connects 3 127.0.0.1 || fail "host 3 does not reach itself"
+  expect "the head and a firewall" yes "$(on_head ssh node003 echo yes)"
+  "$cluster" open 3 4
+  connects 3 node004 || fail "host 3 does not reach host 4 when both are open again"
+}
+
+what_a_host_runs_is_seen() {
+  expect "processes and ports of a host" "" "$("$cluster" agents 2)"
+  on_head ssh node002 'cp /bin/sleep /opt/agent && { setsid /opt/agent 1000 >/dev/null 2>&1 & }'
+  grep -q '^process [0-9]* /opt/agent: /opt/agent 1000 $' <<<"$("$cluster" agents 2)" ||
+    fail "a process is not seen: $("$cluster" agents 2)"
+  "$cluster" kill-agent 2
+  expect "processes after the kill" "" "$("$cluster" agents 2)"
+  ! "$cluster" kill-agent 2 2>/dev/null || fail "what is dead was killed"
+  "$cluster" blackhole 2
+  grep -q '^port .*:22 ' <<<"$("$cluster" agents 2)" || fail "a port is not seen"
+  "$cluster" kill-sshd 2
+  "$cluster" start-sshd 2
+  expect "processes and ports at the end" "" "$("$cluster" agents 2)"
+}
+
+few_descriptors_are_few() {
+  "$cluster" few-fds 2 64
+  expect "descriptors" 64 "$(on_head ssh node002 ulimit -n)"
+  expect "hard limit" 64 "$(on_head ssh node002 ulimit -Hn)"
+}
+
 faults_are_as_ordered() {
   "$cluster" node-shell 1 /bin/false
   ! on_head ssh node001 true || fail "the login shell is not the one ordered"
@@ -151,6 +217,11 @@ if [[ $mode == namespaces ]]; then
   expect "namespaces of 4 hosts, the head and the switch" 18 "$(wc -l <"$folder/namespaces")"
   hosts_are_separate
   the_rate_is_kept
+  the_rate_of_one_host_can_be_changed
+  traffic_is_counted
+  a_firewall_stops_other_hosts_and_not_the_head
+  what_a_host_runs_is_seen
+  few_descriptors_are_few
   faults_are_as_ordered
 fi
 a_host_that_is_down_refuses_and_comes_back

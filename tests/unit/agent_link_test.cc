@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "orchestrator/adapters/local_process.h"
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/shell_quote.h"
 #include "tests/unit/temp_folder.h"
 
 namespace dsi {
@@ -21,6 +23,10 @@ std::string through(const std::string& shell, const std::string& command) {
   LocalProcessRunner processes;
   auto result = processes.run({{shell, "-c", command}, {}, {}}, Deadline::after(20s), {});
   return result ? result->out : result.error().what;
+}
+
+AgentBinary::Wire read_loader() {
+  return {read_file(DSI_LOADER).value_or(""), "compressed"};
 }
 
 class Shells : public ::testing::TestWithParam<const char*> {};
@@ -59,6 +65,38 @@ TEST_P(Shells, An_agent_that_does_not_run_counts_as_none) {
             std::string::npos);
 }
 
+// The real loader comes by standard input and stands there ready; what follows is its own affair.
+TEST_P(Shells, All_start_the_loader_that_they_are_given) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string() + "/a prefix", false};
+  auto input = folder.write("input", read_loader().loader);
+  std::string out =
+      through("/bin/sh", fmt::format("{} -c {} <{} 2>&1", GetParam(),
+                                     shell_quote(bring_command(start, some_agent(), read_loader())),
+                                     input.string()));
+  EXPECT_EQ(out, "\nDSL0 abc123 ready\n");
+  EXPECT_TRUE(std::filesystem::is_empty(start.prefix + "/store")) << "the loader stays behind";
+}
+
+TEST_P(Shells, All_say_why_the_loader_does_not_run) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string() + "/a prefix", false};
+  AgentBinary::Wire broken{
+      "\x7f"
+      "ELF no program",
+      "compressed"};
+  auto input = folder.write("input", broken.loader);
+  std::string out =
+      through("/bin/sh",
+              fmt::format("{} -c {} <{} 2>&1; echo code=$?", GetParam(),
+                          shell_quote(bring_command(start, some_agent(), broken)), input.string()));
+  EXPECT_NE(out.find("abc123.upload"), std::string::npos) << out;
+  EXPECT_NE(out.find("code=92\n"), std::string::npos) << out;
+  EXPECT_TRUE(std::filesystem::is_empty(start.prefix + "/store")) << "the loader stays behind";
+}
+
 INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
                          ::testing::Values("/bin/sh", "/bin/bash", "/usr/bin/fish", "/bin/tcsh"),
                          [](const auto& shell) {
@@ -69,8 +107,7 @@ INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
 TEST(AgentLink, Commands_hold_nothing_that_a_login_shell_could_read_its_own_way) {
   AgentStart start{"abc123", "/opt/ds ops", true};
   for (const std::string& command :
-       {look_command(start, some_agent()), bring_command(start, some_agent(), 6, true),
-        bring_command(start, some_agent(), 6, false)}) {
+       {look_command(start, some_agent()), bring_command(start, some_agent(), read_loader())}) {
     EXPECT_EQ(std::count(command.begin(), command.end(), '\''), 2) << command;
     EXPECT_EQ(command.find_first_of("\\!\n"), std::string::npos) << command;
     EXPECT_EQ(command.find("exec sudo -n -H /bin/sh -c '"), 0u);
@@ -97,6 +134,7 @@ class ScriptedChannel : public Channel {
     at_ += n;
     return n;
   }
+  Result<bool> readable(int, Deadline) override { return true; }
   Result<void> write(std::string_view, Deadline) override { return {}; }
   Result<void> close_stdin() override { return {}; }
   Result<Exit> wait(Deadline) override { return Exit{1, "", "mkdir: Permission denied\n"}; }
@@ -121,6 +159,47 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
     EXPECT_TRUE(greeting->agent);
     EXPECT_EQ(greeting->facts.host_name, "node001");
   }
+}
+
+TEST(AgentLink, What_the_loader_says_is_heard_in_order_however_the_bytes_come) {
+  protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
+  std::string stream =
+      "Welcome!\nDSL0 wrong ready\n\nDSL0 abc123 ready\n"
+      "\nDSL0 abc123 failed 70 cannot connect to 10.0.0.3 port 4711: Connection refused\n"
+      "\nDSL0 abc123 failed 73 10.0.0.4 port 4711 is silent or too slow\nDSI1 abc123\n" +
+      protocol::json_frame("hello", hello);
+  using Kind = AgentLink::LoaderWord::Kind;
+  for (std::size_t piece : {1u, 7u, 100000u}) {
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123",
+                   std::string(64, 'd'));
+    auto next = [&] { return link.hear_loader(Deadline::after(1s)).value(); };
+    EXPECT_EQ(next().kind, Kind::kReady);
+    auto refused = next();
+    EXPECT_EQ(refused.kind, Kind::kFailed);
+    EXPECT_EQ(refused.text, "cannot connect to 10.0.0.3 port 4711: Connection refused");
+    EXPECT_EQ(next().text, "10.0.0.4 port 4711 is silent or too slow");
+    EXPECT_EQ(next().kind, Kind::kAgent);
+    auto greeting = link.greet(Deadline::after(1s));
+    ASSERT_TRUE(greeting) << greeting.error().what;
+    EXPECT_TRUE(greeting->agent);
+  }
+}
+
+TEST(AgentLink, A_loader_that_leaves_has_its_reason_quoted) {
+  AgentLink link(std::make_unique<ScriptedChannel>("\nDSL0 abc123 ready\n", 100), "abc123",
+                 std::string(64, 'd'));
+  ASSERT_TRUE(link.hear_loader(Deadline::after(1s)));
+  auto word = link.hear_loader(Deadline::after(1s));
+  ASSERT_FALSE(word);
+  EXPECT_EQ(word.error().what, "the loader gave up (exit code 1): mkdir: Permission denied");
+}
+
+TEST(AgentLink, A_request_names_a_source_by_its_addresses) {
+  distribute::AgentSources::Source source{"node001", 4711, {"10.0.0.3", "::1"}};
+  EXPECT_EQ(request_from_host(source, "ab").substr(0, 13), "peer ab 4711 ");
+  EXPECT_TRUE(request_from_host(source, "ab").ends_with(" 10.0.0.3 ::1\n"));
+  source.addresses.assign(100, "10.0.0.3");
+  EXPECT_LT(request_from_host(source, std::string(64, 'a')).size(), 1000u);
 }
 
 TEST(AgentLink, A_shell_that_ends_without_a_greeting_is_quoted) {

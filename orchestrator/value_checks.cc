@@ -1,0 +1,88 @@
+#include "orchestrator/value_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "orchestrator/distribute/rate_limit.h"
+#include "orchestrator/text.h"
+
+namespace dsi {
+
+using std::string_view;
+
+namespace {
+
+Result<void> check_topology(string_view how) {
+  if (how == "auto" || how == "swarm" || how == "star") return {};
+  return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give auto, swarm or star");
+}
+
+Result<void> check_ports(string_view range) {
+  int first = 0;
+  int last = 0;
+  const std::size_t dash = range.find('-');
+  const string_view left = range.substr(0, dash);
+  const string_view right = dash == range.npos ? left : range.substr(dash + 1);
+  auto read = [](string_view digits, int& number) {
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return error == std::errc{} && end == digits.data() + digits.size();
+  };
+  const bool good =
+      read(left, first) && read(right, last) && 1 <= first && first <= last && last <= 65535;
+  if (good) return {};
+  return fail_with_help(fmt::format("needs ports A-B, not \"{}\"", printable(range)),
+                        "give two numbers from 1 to 65535, the smaller one first: 20000-20100");
+}
+
+}  // namespace
+
+Result<void> check_prefix(string_view prefix) {
+  constexpr string_view kPunctuation = "/._+@:=,~ -";
+  if (!prefix.starts_with('/')) {
+    return fail_with_help(fmt::format("needs an absolute path, not \"{}\"", printable(prefix)),
+                          "begin it with /; it is a folder on the hosts");
+  }
+  for (char c : prefix) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    if (!plain && kPunctuation.find(c) == kPunctuation.npos) {
+      return fail_with_help(
+          fmt::format("has a character that cannot be used: \"{}\"", printable(prefix)),
+          "use letters, digits, spaces and / . _ + @ : = , ~ - only");
+    }
+  }
+  bool any_part = false;
+  for (const std::filesystem::path& part : std::filesystem::path(prefix)) {
+    if (part == "..") {
+      return fail_with_help(fmt::format("has a part \"..\": \"{}\"", prefix),
+                            "write the path without it");
+    }
+    any_part = any_part || (part != "/" && part != "." && !part.empty());
+  }
+  if (!any_part) return fail_with_help("cannot be /", "name a folder of its own");
+  return {};
+}
+
+Result<void> check_user(string_view user) {
+  constexpr string_view kPunctuation = "._+@-";
+  const bool good =
+      !user.empty() && user[0] != '-' && std::all_of(user.begin(), user.end(), [&](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+               kPunctuation.find(c) != kPunctuation.npos;
+      });
+  if (good) return {};
+  return fail_with_help(fmt::format("needs the name of a user, not \"{}\"", printable(user)),
+                        "use letters, digits and . _ + @ - only");
+}
+
+Result<void> check_value(string_view option, string_view value) {
+  if (option == "prefix") return check_prefix(value);
+  if (option == "topology") return check_topology(value);
+  if (option == "peer-ports") return check_ports(value);
+  if (option == "rate-limit") return distribute::parse_rate(value).map([](auto) {});
+  return {};
+}
+
+}  // namespace dsi
