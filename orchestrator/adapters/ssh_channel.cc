@@ -31,7 +31,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // One write's worth: enough to keep the socket full, small enough to keep memory flat.
-constexpr std::size_t kWritePiece = 128 * 1024;
+constexpr std::size_t kWritePiece = 32 * 1024;
 // What write() keeps of the command's output for a later read(); see Channel::write.
 constexpr std::size_t kReadAhead = 16 * 1024 * 1024;
 

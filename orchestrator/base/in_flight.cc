@@ -23,7 +23,9 @@ double InFlight::most(int socket) {
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return most_ = 0;
   rate_ = static_cast<double>(info.tcpi_delivery_rate);
   double round_trip = static_cast<double>(info.tcpi_min_rtt) * 1e-6;
-  return most_ = std::clamp(rate_ * (2 * round_trip + kQueue), kLeast, kMost);
+  double wanted = std::clamp(rate_ * (2 * round_trip + kQueue), kLeast, kMost);
+  // The first packets pass through every queue that is still empty, at a rate that says nothing.
+  return most_ = std::min(wanted, std::max(kLeast, 2 * most_));
 }
 
 void InFlight::keep_short(int socket) {

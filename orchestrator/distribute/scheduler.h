@@ -66,7 +66,7 @@ struct SwarmNumbers {
   std::size_t members = 0;        // Now.
   std::size_t complete = 0;
   std::size_t slow = 0;       // Made leaves.
-  std::size_t depth = 0;      // Of the deepest tree, in hops from the head.
+  std::size_t depth = 0;      // Of the deepest tree when a parent was last named, in hops.
   std::size_t from_head = 0;  // Stripes, over all nodes, that the head feeds now.
 };
 

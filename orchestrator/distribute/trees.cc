@@ -68,14 +68,17 @@ Index Trees::add(const Newcomer& newcomer) {
   auto rack = racks_.emplace(newcomer.rack, static_cast<std::uint32_t>(racks_.size())).first;
   node.rack = rack->second;
   node.flows.resize(stripes());
-  for (std::uint32_t s = 0; s < stripes() && s < newcomer.counts.size(); ++s) {
-    node.flows[s].count = std::min(newcomer.counts[s], stripe_chunks_[s]);
+  for (std::uint32_t s = 0; s < stripes(); ++s) {
+    if (s < newcomer.counts.size()) {
+      node.flows[s].count = std::min(newcomer.counts[s], stripe_chunks_[s]);
+    }
     node.flows[s].seen = node.flows[s].count;
-    if (has(i, s)) ++whole_[s];
+    ++(has(i, s) ? whole_[s] : node.unfinished);
   }
   // The head overflows for its own reasons, a node never: it gets its places once.
   node.children.reserve(stripes());
   ++members_;
+  if (node.unfinished == 0) ++complete_;
   update(i);
   return i;
 }
@@ -86,6 +89,7 @@ std::vector<Child> Trees::remove(Index i) {
   for (Child child : orphans) detach(child.node, child.stripe);
   for (std::uint32_t s = 0; s < stripes(); ++s) whole_[s] -= has(i, s) ? 1 : 0;
   --members_;
+  if (nodes_[i].unfinished == 0) --complete_;
   nodes_[i].member = false;
   update(i);
   by_peer_.erase(nodes_[i].peer);
@@ -128,6 +132,7 @@ void Trees::attach(Index child, std::uint32_t stripe, Index parent, float now) {
   flow.seen = flow.count;
   flow.debt = 0;
   flow.since = now;
+  deepest_is_known_ = false;
   nodes_[parent].children.push_back({stripe, child});
   if (!nodes_[child].slow) {
     ++nodes_[parent].load;
@@ -165,6 +170,7 @@ void Trees::count(Index i, std::uint32_t stripe, std::uint32_t chunks) {
   nodes_[i].flows[stripe].count = std::min(chunks, stripe_chunks_[stripe]);
   if (!has(i, stripe)) return;
   ++whole_[stripe];
+  if (--nodes_[i].unfinished == 0) ++complete_;
   detach(i, stripe);
 }
 
@@ -191,6 +197,19 @@ std::uint32_t Trees::depth(Index i, std::uint32_t stripe, Index without) const {
     if (has(i, stripe)) return hops + 1;
     i = nodes_[i].flows[stripe].parent;
   }
+}
+
+std::uint32_t Trees::deepest() {
+  if (deepest_is_known_) return deepest_;
+  deepest_ = 0;
+  for (Index i = 1; i < end(); ++i) {
+    for (std::uint32_t s = 0; s < stripes() && nodes_[i].member; ++s) {
+      std::uint32_t hops = has(i, s) ? 0 : depth(i, s);
+      if (hops != kNobody) deepest_ = std::max(deepest_, hops);
+    }
+  }
+  deepest_is_known_ = true;
+  return deepest_;
 }
 
 bool Trees::has_children_in(Index i, std::uint32_t stripe) const {

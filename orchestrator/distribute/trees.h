@@ -45,7 +45,8 @@ struct Node {
   PeerId peer = 0;
   std::uint32_t rack = 0;  // 0: not known.
   std::uint32_t home = 0;
-  std::uint32_t load = 0;  // Children that are not slow.
+  std::uint32_t unfinished = 0;  // Stripes that it has not all of.
+  std::uint32_t load = 0;        // Children that are not slow.
   bool member = false;
   bool can_serve = true;    // Others can connect to it.
   bool slow = false;        // A leaf for now.
@@ -111,6 +112,10 @@ class Trees {
   // Hops from the head or from who has all of the stripe; kNobody if the way up ends elsewhere or
   // leads through `without`.
   std::uint32_t depth(Index i, std::uint32_t stripe, Index without = kNobody) const;
+  // The largest depth after the last change of parents.
+  std::uint32_t deepest();
+  // How many members have everything.
+  std::size_t complete() const { return complete_; }
   bool has_children_in(Index i, std::uint32_t stripe) const;
   std::vector<Assignment> take_assignments();
 
@@ -144,6 +149,9 @@ class Trees {
   std::vector<std::uint32_t> whole_;      // How many members have all of each stripe.
   std::vector<Child> told_;               // Flows whose assignment is to be taken, in order.
   std::size_t members_ = 0;
+  std::size_t complete_ = 0;
+  std::uint32_t deepest_ = 0;
+  bool deepest_is_known_ = true;
   std::uint32_t slack_ = 4;
   std::size_t turn_ = 0;  // Where the next search begins, so that not the same are found always.
   std::uint64_t assignments_ = 0;
