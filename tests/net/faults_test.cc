@@ -205,9 +205,9 @@ TEST(Interrupt, Once_finishes_what_is_in_flight_and_tells_of_the_rest) {
   std::string bundle = cluster.folder() + "/ops.tar.zst";
   ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "-o", bundle}).exit_code, 0);
   // One host at a time (a swarm takes all at once), and a stop while the first is at work.
-  Outcome run =
-      cluster.on_head({"timeout", "--preserve-status", "-s", "INT", "1.5", DSI_PROGRAM, "-r", "-v",
-                       "--fanout", "1", "--topology", "star", "--bundle", bundle, "-H", cluster.default_hostfile()});
+  Outcome run = cluster.on_head({"timeout", "--preserve-status", "-s", "INT", "1.5", DSI_PROGRAM,
+                                 "-r", "-v", "--fanout", "1", "--topology", "star", "--bundle",
+                                 bundle, "-H", cluster.default_hostfile()});
   EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
   EXPECT_THAT(run.err, HasSubstr("Press ^C again"));
   EXPECT_THAT(run.out, HasSubstr("not-tried"));
