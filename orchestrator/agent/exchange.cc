@@ -359,8 +359,9 @@ void Exchange::Loop::look_at_arrivals(const std::vector<pollfd>& fds) {
 // and who speaks no protocol that is known here is not answered.
 void Exchange::Loop::hand_over(UniqueFd socket, std::string_view magic) {
   if (!state_.key) return;
-  if (magic == kPeerMagic) downstream_.admit(std::move(socket), now_);
-  if (magic == kLoaderMagic) {
+  if (magic == kPeerMagic) {
+    downstream_.admit(std::move(socket), now_);
+  } else if (magic == kLoaderMagic) {
     // It runs in threads of its own, and most nodes are never asked.
     if (!agent_source_) agent_source_ = source_of_this_program(*state_.key);
     agent_source_->serve(std::move(socket));

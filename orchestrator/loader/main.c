@@ -147,7 +147,7 @@ static bool unpack(const struct job* job, struct failure* failure) {
     text_add(fail_with(failure, kFailCorrupt), "the agent that came cannot be unpacked");
     return false;
   }
-  struct loader_sha256 sha;
+  struct LoaderSha256 sha;
   uint8_t digest[kSha256Size];
   loader_sha256_start(&sha);
   loader_sha256_add(&sha, job->agent, job->size);

@@ -40,14 +40,14 @@ static void add_block(uint32_t state[8], const uint8_t* block) {
   for (int i = 0; i < 8; ++i) state[i] += s[i];
 }
 
-void loader_sha256_start(struct loader_sha256* sha) {
+void loader_sha256_start(struct LoaderSha256* sha) {
   static const uint32_t kStart[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   for (int i = 0; i < 8; ++i) sha->state[i] = kStart[i];
   sha->size = 0;
 }
 
-void loader_sha256_add(struct loader_sha256* sha, const void* data, size_t size) {
+void loader_sha256_add(struct LoaderSha256* sha, const void* data, size_t size) {
   const uint8_t* bytes = data;
   for (size_t i = 0; i < size; ++i) {
     sha->block[sha->size++ % sizeof sha->block] = bytes[i];
@@ -55,7 +55,7 @@ void loader_sha256_add(struct loader_sha256* sha, const void* data, size_t size)
   }
 }
 
-void loader_sha256_end(struct loader_sha256* sha, uint8_t digest[kSha256Size]) {
+void loader_sha256_end(struct LoaderSha256* sha, uint8_t digest[kSha256Size]) {
   uint64_t bits = sha->size * 8;
   uint8_t byte = 0x80;
   do {
@@ -73,7 +73,7 @@ void loader_sha256_end(struct loader_sha256* sha, uint8_t digest[kSha256Size]) {
 
 void loader_hmac(const uint8_t key[kSha256Size], const void* data, size_t size,
                  uint8_t proof[kSha256Size]) {
-  struct loader_sha256 sha;
+  struct LoaderSha256 sha;
   uint8_t inner[kSha256Size];
   uint8_t pad[sizeof sha.block];
   for (size_t i = 0; i < sizeof pad; ++i) pad[i] = (uint8_t)((i < kSha256Size ? key[i] : 0) ^ 0x36);

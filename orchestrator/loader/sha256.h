@@ -12,15 +12,15 @@ extern "C" {
 
 enum { kSha256Size = 32 };
 
-struct loader_sha256 {
+struct LoaderSha256 {
   uint32_t state[8];
   uint64_t size;
   uint8_t block[64];
 };
 
-void loader_sha256_start(struct loader_sha256* sha);
-void loader_sha256_add(struct loader_sha256* sha, const void* data, size_t size);
-void loader_sha256_end(struct loader_sha256* sha, uint8_t digest[kSha256Size]);
+void loader_sha256_start(struct LoaderSha256* sha);
+void loader_sha256_add(struct LoaderSha256* sha, const void* data, size_t size);
+void loader_sha256_end(struct LoaderSha256* sha, uint8_t digest[kSha256Size]);
 
 // Keys of 32 bytes only.
 void loader_hmac(const uint8_t key[kSha256Size], const void* data, size_t size,

@@ -58,7 +58,7 @@ bool store_has_agent(const struct store* store, const uint8_t digest[32], size_t
   struct stat status;
   bool same = sys_fstat((int)fd, &status) == 0 && S_ISREG(status.st_mode) &&
               (status.st_mode & 0777) == 0755 && status.st_size == (long)size;
-  struct loader_sha256 sha;
+  struct LoaderSha256 sha;
   loader_sha256_start(&sha);
   while (same) {
     static uint8_t buffer[16384];

@@ -107,7 +107,7 @@ std::string hex(const std::uint8_t* bytes, std::size_t size) {
 TEST(LoaderSha256, Is_the_SHA_256_of_OpenSSL) {
   for (std::size_t size : {0u, 1u, 3u, 55u, 56u, 63u, 64u, 65u, 119u, 120u, 1000u, 100'000u}) {
     std::string data = noise(size, 6);
-    loader_sha256 sha;
+    LoaderSha256 sha;
     std::uint8_t digest[kSha256Size];
     loader_sha256_start(&sha);
     loader_sha256_add(&sha, data.data(), size / 3);
