@@ -58,7 +58,7 @@ static void say(int fd, struct text* text) {
   }
 }
 
-_Noreturn static void leave(struct failure* failure) {
+__attribute__((noreturn)) static void leave(struct failure* failure) {
   if (failure->code != 0) {
     // The text may fill its room: the line must end all the same.
     if (failure->text.size + 2 > sizeof failure->text.chars) {
@@ -161,7 +161,7 @@ static bool unpack(const struct job* job, struct failure* failure) {
   return true;
 }
 
-_Noreturn static void become_agent(const struct job* job) {
+__attribute__((noreturn)) static void become_agent(const struct job* job) {
   static const char kServe[] = "serve";
   struct text path;
   text_clear(&path);
@@ -181,7 +181,7 @@ _Noreturn static void become_agent(const struct job* job) {
   leave(&failure);
 }
 
-_Noreturn static void keep_and_become(const struct job* job) {
+__attribute__((noreturn)) static void keep_and_become(const struct job* job) {
   struct failure failure;
   no_failure(&failure);
   if (!store_put_agent(&job->store, job->digest, job->agent, job->size, &failure)) leave(&failure);
@@ -190,7 +190,7 @@ _Noreturn static void keep_and_become(const struct job* job) {
   become_agent(job);
 }
 
-_Noreturn static void obey_requests(const struct job* job) {
+__attribute__((noreturn)) static void obey_requests(const struct job* job) {
   struct failure failure;
   no_failure(&failure);
   tell_head(job, NULL);
@@ -227,7 +227,7 @@ static void remove_self(const char* path) {
 }
 
 // `stack` is what the kernel left: the number of arguments, they, a null, the environment.
-__attribute__((used)) _Noreturn void start_c(long* stack);
+__attribute__((used)) __attribute__((noreturn)) void start_c(long* stack);
 void start_c(long* stack) {
   const long count = stack[0];
   char** words = (char**)(stack + 1);

@@ -136,7 +136,7 @@ static inline long sys_send(int fd, const void* from, size_t size) {
 static inline long sys_ppoll(struct pollfd* fds, unsigned count, const struct timespec* timeout) {
   return sys_call6(__NR_ppoll, (long)fds, count, (long)timeout, 0, 8, 0);
 }
-_Noreturn static inline void sys_exit(int code) {
+__attribute__((noreturn)) static inline void sys_exit(int code) {
   for (;;) sys_call6(__NR_exit_group, code, 0, 0, 0, 0, 0);
 }
 
