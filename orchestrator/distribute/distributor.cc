@@ -34,10 +34,14 @@ void Distributor::expect(std::size_t hosts) {
   outstanding_ += hosts;
 }
 
-void Distributor::excuse(PeerId) {
+void Distributor::has_spoken(PeerId peer) {
+  if (spoken_.insert(peer).second && outstanding_ > 0) --outstanding_;
+}
+
+void Distributor::excuse(PeerId peer) {
   {
     std::lock_guard lock(mutex_);
-    if (outstanding_ > 0) --outstanding_;
+    has_spoken(peer);
   }
   changed_.notify_all();
 }
@@ -102,7 +106,7 @@ Result<Swarm*> Distributor::enroll(PeerId peer, const protocol::Need& need,
                                    const protocol::Listening& listening, std::stop_token stop) {
   DSI_TRY(Objects objects, objects_for(need));
   std::unique_lock lock(mutex_);
-  if (outstanding_ > 0) --outstanding_;
+  has_spoken(peer);
   bool late = begun_;
   applicants_.push_back({peer, listening, objects});
   last_application_ = Deadline::Clock::now();

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -28,13 +29,13 @@ class Distributor {
   Distributor(const Payload& payload, WireFiles& files, const ContentCache& cache);
   ~Distributor();
 
-  // Before the hosts' threads begin: this many will each call exactly one of the next two.
+  // Before the hosts' threads begin: each of so many will enroll or be excused.
   void expect(std::size_t hosts);
   // The host needs files. Returns its swarm, once nobody else can be expected to join it from the
   // beginning; the caller is enrolled then. An error if a file cannot be read or the stop came.
   Result<Swarm*> enroll(PeerId peer, const protocol::Need& need,
                         const protocol::Listening& listening, std::stop_token stop);
-  // The host needs nothing, or cannot be worked on.
+  // The host needs nothing, or cannot be worked on. Also after an enroll() that failed.
   void excuse(PeerId peer);
 
   // For a run without a swarm: the file itself or a patch, as the host's `need` allows.
@@ -55,6 +56,7 @@ class Distributor {
   Result<Objects> objects_for(const protocol::Need& need);
   Result<Swarm*> make_swarm(const Objects& objects, std::size_t hosts);
   void begin();
+  void has_spoken(PeerId peer);
 
   const Payload& payload_;
   WireFiles& files_;
@@ -68,6 +70,7 @@ class Distributor {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::size_t outstanding_ = 0;
+  std::set<PeerId> spoken_;  // Counts each host once: one that fails to enroll is excused as well.
   bool begun_ = false;
   Deadline::Clock::time_point last_application_{};
   std::vector<Applicant> applicants_;

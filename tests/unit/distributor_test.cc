@@ -169,6 +169,11 @@ TEST_F(DistributorTest, A_stop_ends_the_wait_for_others) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_FALSE(distributor.enroll(0, need_of(payload), {}, stop.get_token()));
+  // It is excused as every host without a swarm is; the other one is waited for all the same.
+  distributor.excuse(0);
+  EXPECT_FALSE(distributor.complete(false));
+  distributor.excuse(1);
+  EXPECT_TRUE(distributor.complete(false));
 }
 
 // A node that takes what the head sends, chunk by chunk.
