@@ -104,6 +104,7 @@ class Exchange::Loop {
   void send_have();
   void close_ports();
   void end(Error why);
+  void lose_head(std::string why);
   milliseconds wait() const;
 
   Wire& wire_;
@@ -193,6 +194,13 @@ void Exchange::Loop::end(Error why) {
   ended_ = true;
   if (state_.stream) state_.stream->give_up(std::move(why));
   close_ports();
+}
+
+// The wire knows it before the main thread is woken: whether the head is gone decides there what is
+// kept for the next run.
+void Exchange::Loop::lose_head(std::string why) {
+  wire_.deliver_end();
+  end({std::move(why), {}});
 }
 
 void Exchange::Loop::run_commands() {
@@ -450,15 +458,13 @@ void Exchange::Loop::run() {
         reader_.feed({buffer.data(), static_cast<std::size_t>(n)});
         read_head();
       } else if (n == 0 || errno != EINTR) {
-        end({"the head left in the middle of an install", {}});
-        wire_.deliver_end();
+        lose_head("the head left in the middle of an install");
       }
     }
     // What the main flow has not taken yet is not read, and no sign of silence.
     if (wire_.is_full()) heard_head_ = now_;
     if (!ended_ && now_ - heard_head_ > protocol::kHeadSilence) {
-      end({"the head has not been heard of for too long", {}});
-      wire_.deliver_end();
+      lose_head("the head has not been heard of for too long");
     }
     downstream_.serve(now_);
     report();
