@@ -19,6 +19,7 @@ these hosts counts, and within what a link's rate allows: T/F cannot be below 1.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -192,12 +193,14 @@ def kill_at_a_third(hosts, payload, victims, how, process):
         time.sleep(0.02)
     if waiting:
         raise RuntimeError("the run ended before a third of the payload had arrived")
-    for k in victims:
-        if how == "power":
-            hosts.control("unplug", k)
-        else:
-            hosts.control("kill-agent", k)
-            hosts.control("kill-sshd", k)
+
+    def kill(k):
+        for verb in ["unplug"] if how == "power" else ["kill-agent", "kill-sshd"]:
+            hosts.control(verb, k)
+
+    # Side by side: one after the other the last would be done before its turn.
+    with concurrent.futures.ThreadPoolExecutor(len(victims)) as pool:
+        list(pool.map(kill, victims))
 
 
 # --- bytes ----------------------------------------------------------------------------------------
