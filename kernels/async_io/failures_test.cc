@@ -294,7 +294,7 @@ TEST_P(AsyncIoFailure, Or_success_leaves_no_descriptor_or_thread_behind) {
   const Folder disk;
   const char* const more = std::getenv("DS_AIO_OPERATIONS");  // 100000 takes a minute.
   const int count = more != nullptr ? std::atoi(more) : 4'000;
-  const std::size_t threads = entries_of("/proc/self/task"), files = entries_of("/proc/self/fd");
+  const std::size_t threads = threads_of_this_process(), files = entries_of("/proc/self/fd");
   const Bytes source = random_bytes(5'000, 1);
   {
     const AsyncIoPtr io = open(4096, 16, 2);
@@ -308,10 +308,10 @@ TEST_P(AsyncIoFailure, Or_success_leaves_no_descriptor_or_thread_behind) {
     thrown_by([&] { async_io_wait(*io); });
     // At most what the cache keeps (two descriptors a file) and what the engine has of its own.
     EXPECT_LT(entries_of("/proc/self/fd"), files + 140);
-    EXPECT_EQ(entries_of("/proc/self/task"), threads + 2);
+    EXPECT_EQ(threads_of_this_process(), threads + 2);
   }
   for (int i = 0; i < 50; ++i) open(4096, 4, 3);
-  EXPECT_EQ(entries_of("/proc/self/task"), threads);
+  EXPECT_EQ(threads_of_this_process(), threads);
   EXPECT_EQ(entries_of("/proc/self/fd"), files);
 }
 

@@ -105,6 +105,18 @@ inline std::size_t entries_of(const char* folder) {
   return count;
 }
 
+// Without those that the kernel runs for an io_uring.
+inline std::size_t threads_of_this_process() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream in(entry.path() / "comm");
+    std::string name;
+    std::getline(in, name);
+    count += name.rfind("iou-", 0) != 0;
+  }
+  return count;
+}
+
 // A test for each engine; one that the kernel refuses is skipped with the kernel's reason.
 class EachEngine : public testing::TestWithParam<AsyncIoEngine> {
  protected:

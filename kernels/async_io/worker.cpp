@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBounceSize = std::int64_t{1} << 20;
 constexpr std::size_t kBounces = 16;
-constexpr std::size_t kBounceAlign = 4096;
+constexpr std::size_t kBounceAlign = std::size_t{64} << 10;
 // EAGAIN from a file is the kernel being short of something.
 constexpr int kAttempts = 10'000;
 // A file that grows by less is not worth a system call to reserve room for it.
@@ -124,6 +124,14 @@ void Worker::refill(JobQueue& queue) {
       if (!job->prepared) prepare(*job);
       more = start_blocks(job);
     } catch (const std::system_error& error) {
+      const int code = error.code().value();
+      if (code == EMFILE || code == ENFILE) {
+        files_.close_idle(std::chrono::milliseconds(0));
+        if (busy_ > 0) {  // When those have ended, there will be descriptors.
+          queue.push_front(std::move(job));
+          return;
+        }
+      }
       job->fail(error);
     } catch (const std::bad_alloc&) {
       job->fail(io_error(ENOMEM, "no memory to keep count of operations"));
