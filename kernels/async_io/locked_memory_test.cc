@@ -19,7 +19,15 @@ long locked_kib() {
   return -1;
 }
 
+// The sanitizers make mlock() do nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DS_SKIP_WITHOUT_MLOCK() GTEST_SKIP() << "mlock() does nothing under a sanitizer"
+#else
+#define DS_SKIP_WITHOUT_MLOCK() static_cast<void>(0)
+#endif
+
 TEST(LockedMemory, Is_locked_until_it_is_unlocked_and_readable_until_it_is_unmapped) {
+  DS_SKIP_WITHOUT_MLOCK();
   const long before = locked_kib();
   auto* const memory = static_cast<char*>(async_io_lock_memory(1'000'000));
   EXPECT_EQ(locked_kib() - before, 980);
@@ -39,6 +47,7 @@ TEST(LockedMemory, Is_locked_until_it_is_unlocked_and_readable_until_it_is_unmap
 }
 
 TEST(LockedMemory, Beyond_the_limit_is_ENOMEM_with_the_limit_and_what_is_locked) {
+  DS_SKIP_WITHOUT_MLOCK();
   const pid_t child = fork();
   if (child == 0) {
     // Root may lock what it likes; somebody else may not.
