@@ -10,6 +10,7 @@ for it included, where the system counts them so.
 """
 
 import argparse
+import ctypes
 import glob
 import importlib.util
 import json
@@ -163,12 +164,19 @@ def main():
     parser.add_argument("--size", type=int, default=512, help="MiB of the large file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer", help="DeepSpeed's async_io_op, built for this Python and torch")
+    parser.add_argument("--peer-pin-memory", help="its pin_memory_op, which newer releases need")
+    parser.add_argument("--skip-fio", action="store_true")
     arguments = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="ds-aio-bench-", dir=arguments.folder)
     try:
         program = os.path.join(arguments.build, "bench", "ds_async_io_bench")
-        beside_fio(program, folder, arguments.size << 20, arguments.rounds)
+        if not arguments.skip_fio:
+            beside_fio(program, folder, arguments.size << 20, arguments.rounds)
         if arguments.peer:
+            if arguments.peer_pin_memory:
+                import torch  # The module's symbols come from it.
+                module("pin_memory_op", arguments.peer_pin_memory)
+                ctypes.CDLL(arguments.peer_pin_memory, mode=ctypes.RTLD_GLOBAL)
             beside_peer(arguments.build, arguments.peer, folder, arguments.size << 20,
                         arguments.rounds)
     finally:
