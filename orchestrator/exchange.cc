@@ -124,34 +124,35 @@ Result<std::optional<protocol::HostResult>> exchange(Session& session, const pro
     std::chrono::milliseconds wait = std::min<std::chrono::milliseconds>(1s, patience.left() + 1ms);
     if (step.soon) wait = 3ms;
     if (step.chunk) wait = 0ms;
-    DSI_TRY(std::optional<protocol::Message> message,
+    DSI_TRY(std::optional<protocol::Message> said,
             agent.poll(swarm->wake(session.number), Deadline::after(wait)));
-    if (!message) {
+    if (!said) {
       if (!patience.passed()) continue;
       return fail_with_help(
           fmt::format("the host got no chunk for {} s", run.options.stall_timeout.count()),
           "look at its network; --topology star sends everything from here");
     }
-    if (message->type == "have") {
-      DSI_TRY(protocol::Have have, protocol::body_as<protocol::Have>(*message));
+    protocol::Message message = *std::move(said);
+    if (message.type == "have") {
+      DSI_TRY(protocol::Have have, protocol::body_as<protocol::Have>(message));
       if (swarm->have(session.number, have)) patience = run.stall_deadline();
-    } else if (message->type == "joined") {
-      DSI_TRY(protocol::Joined joined, protocol::body_as<protocol::Joined>(*message));
+    } else if (message.type == "joined") {
+      DSI_TRY(protocol::Joined joined, protocol::body_as<protocol::Joined>(message));
       swarm->joined(session.number, joined);
       patience = run.stall_deadline();
-    } else if (message->type == "fault") {
-      DSI_TRY(protocol::PeerFault fault, protocol::body_as<protocol::PeerFault>(*message));
+    } else if (message.type == "fault") {
+      DSI_TRY(protocol::PeerFault fault, protocol::body_as<protocol::PeerFault>(message));
       session.transcript.push_back("host: " + run.number_to_name(fault.peer) + " as a source: " +
                                    fault.kind + (fault.detail.empty() ? "" : ", " + fault.detail));
       swarm->fault(session.number, fault);
-    } else if (message->type == "complete") {
+    } else if (message.type == "complete") {
       swarm->completed(session.number);
       session.transcript.push_back("host: has every file");
       return std::nullopt;
-    } else if (message->type == "result") {
-      return protocol::body_as<protocol::HostResult>(*message);
-    } else if (message->type != "stage") {
-      return fail("the agent says \"{}\", which was not expected", message->type);
+    } else if (message.type == "result") {
+      return protocol::body_as<protocol::HostResult>(message);
+    } else if (message.type != "stage") {
+      return fail("the agent says \"{}\", which was not expected", message.type);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "tests/agent/fixture.h"
@@ -878,9 +879,18 @@ TEST_F(SwarmDisk, A_disk_that_fills_while_chunks_come_is_one_clear_error) {
   swarm.join(node, release);
   ASSERT_TRUE(node.joined);
   swarm.send_index(node);
-  ASSERT_TRUE(swarm.wait([&] { return !node.have.counts.empty(); }));
+  // Until files are made of the stream: the look at the space that is free is over then.
+  swarm.send_chunks(node, 0, 64);
+  ASSERT_TRUE(swarm.wait([&] {
+    fs::directory_iterator store(disk_ / "ops/store");
+    return std::any_of(fs::begin(store), fs::end(store), [](const auto& file) {
+      std::error_code gone;  // It was renamed meanwhile.
+      auto size = file.file_size(gone);
+      return !gone && size > 0;
+    });
+  }));
   write(disk_ / "other", std::string(5u << 20, 'x'));
-  swarm.send_chunks(node);
+  swarm.send_chunks(node, 64);
   ASSERT_TRUE(swarm.wait_for_results());
   EXPECT_EQ(node.result->result, "failed");
   EXPECT_THAT(node.result->error.what, HasSubstr("No space left on device"));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How close ds-install comes to the time of one copy, and what else is tried on the same hosts.
 
-  fan-out        ds-install, pdcp, clush --copy flat and tree, and scp to one host, in interleaved rounds
+  fan-out        ds-install, pdcp, clush --copy flat and tree, sbcast, and scp to one host, in interleaved rounds
   slow           one host of all has a tenth of the rate: when are the others done?
   killed         three hosts die at a third of the way: when are the others done?
   first-contact  no host has the agent: what leaves the head for each host?
@@ -19,6 +19,7 @@ these hosts counts, and within what a link's rate allows: T/F cannot be below 1.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -90,7 +91,8 @@ def fan_out(options, results):
 def fan_out_on(hosts, mib, results):
     options, workshop = hosts.options, workshop_of(hosts)
     prepared(hosts, workshop)
-    others = {"pdcp": hosts.pdcp, "clush": hosts.clush, "clush-tree": hosts.clush_tree, "scp": hosts.scp}
+    others = {"pdcp": hosts.pdcp, "clush": hosts.clush, "clush-tree": hosts.clush_tree, "scp": hosts.scp,
+              "sbcast": hosts.sbcast}
     seconds, copies, control = {}, {}, []
     for turn in range(options.rounds):
         payload = workshop.blob(f"blob{turn}", int(mib * MIB))
@@ -192,12 +194,14 @@ def kill_at_a_third(hosts, payload, victims, how, process):
         time.sleep(0.02)
     if waiting:
         raise RuntimeError("the run ended before a third of the payload had arrived")
-    for k in victims:
-        if how == "power":
-            hosts.control("unplug", k)
-        else:
-            hosts.control("kill-agent", k)
-            hosts.control("kill-sshd", k)
+
+    def kill(k):
+        for verb in ["unplug"] if how == "power" else ["kill-agent", "kill-sshd"]:
+            hosts.control(verb, k)
+
+    # Side by side: one after the other the last would be done before its turn.
+    with concurrent.futures.ThreadPoolExecutor(len(victims)) as pool:
+        list(pool.map(kill, victims))
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -337,7 +341,7 @@ def main():
     sub.add_argument("--setups", nargs="+", type=parse_setup, metavar="HOSTS:RATE:MIB",
                      default=[(8, "100mbit", 32), (32, "50mbit", 16), (64, "25mbit", 16)])
     sub.add_argument("--tools", nargs="*", default=["pdcp", "clush", "clush-tree", "scp"],
-                     choices=["pdcp", "clush", "clush-tree", "scp"], help="what is measured besides")
+                     choices=["pdcp", "clush", "clush-tree", "sbcast", "scp"], help="what is measured besides")
     sub.add_argument("--tools-once", action="store_true", help="the slow ones of them in the first round only")
     command(slow, "slow", hosts=32, rate="50mbit", mib=16)
     sub = command(killed, "killed", hosts=32, rate="50mbit", mib=16)

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import time
 
+from slurm import Slurm
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
@@ -40,6 +42,7 @@ class Hosts:
 
     def __init__(self, count, rate, options, spare=0):
         self.count, self.spare, self.rate, self.options = count, spare, rate, options
+        self.slurm = None
         self.cluster_name = f"fanout{os.getpid()}"
 
     def __enter__(self):
@@ -61,6 +64,8 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
+        if self.slurm:
+            self.slurm.stop()
         self.control("down", check=False)
         self._temporary.cleanup()
 
@@ -162,6 +167,15 @@ class Hosts:
             topology.write_text(f"[routes]\nhead: {middle}\n{middle}: node[{gateways + 1:03d}-{self.count:03d}]\n")
         return self._copied(file, self.run("clush", "-q", "-f", "64", "--topology", topology, "-w", self.names,
                                            "--copy", file, "--dest", "/opt/bench/payload"))
+
+    def sbcast(self, file):
+        if not self.slurm:
+            self.slurm = Slurm(self)
+            self.slurm.start()
+        run = self.slurm.sbcast(file, "/opt/bench/payload")
+        begin, end = map(float, run.out.split()[-2:])
+        run.seconds = end - begin
+        return self._copied(file, run)
 
     def scp(self, file):
         return self._copied(file, self.run("scp", "-q", file, f"{host_name(1)}:/opt/bench/payload"), hosts=1)
