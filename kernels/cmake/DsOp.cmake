@@ -436,5 +436,8 @@ function(ds_add_ops)
             DESTINATION include/ds COMPONENT ${component} ${exclude})
     install(FILES "${DS_KERNELS_DIR}/python/ds_ops/__init__.py"
             DESTINATION python/ds_ops COMPONENT ${component} ${exclude})
+    install(DIRECTORY "${DS_KERNELS_DIR}/python/ds_ops/deepspeed"
+            DESTINATION python/ds_ops COMPONENT ${component} ${exclude} FILES_MATCHING PATTERN "*.py"
+            PATTERN "__pycache__" EXCLUDE)
   endforeach()
 endfunction()

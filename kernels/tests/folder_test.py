@@ -216,7 +216,10 @@ class Install(Temporary):
             self.assertIn(f"ds_self_test_{op}", names)
         stage = self.dir / "common"
         run(CMAKE, "--install", BUILD, "--prefix", stage, "--component", "ops_common", check=True)
-        common = ["include/ds/ds_op.h", "include/ds/ds_types.h", "python/ds_ops/__init__.py"]
+        modules = sorted(f"python/{path}" for path in files(KERNELS / "python")
+                         if path.endswith(".py"))
+        self.assertIn("python/ds_ops/deepspeed/__init__.py", modules)
+        common = ["include/ds/ds_op.h", "include/ds/ds_types.h"] + modules
         self.assertEqual(files(stage), common)
         stage = self.dir / "all"
         run(CMAKE, "--install", BUILD, "--prefix", stage, "--component", "ops", check=True)
