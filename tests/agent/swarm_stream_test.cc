@@ -248,6 +248,7 @@ TEST_F(SwarmTest, Few_descriptors_are_enough_or_are_named) {
 }
 
 TEST_F(SwarmTest, With_no_descriptor_left_it_says_so) {
+  if (DSI_SANITIZED != 0) GTEST_SKIP() << "the sanitizer needs a descriptor to look at memory";
   TestSwarm swarm({});
   HeadSettings none;
   none.in_child = [] {
