@@ -120,6 +120,9 @@ class AsyncIo : public JobListener {
 
   std::int64_t wait() {
     check_process();
+    // Another thread that waits would find nothing pending and return before this one is done with
+    // what has ended.
+    const std::lock_guard one_at_a_time(wait_mutex_);
     std::vector<std::shared_ptr<Job>> finished;
     {
       std::unique_lock lock(mutex_);
@@ -128,6 +131,7 @@ class AsyncIo : public JobListener {
     }
     std::int64_t succeeded = 0, failed = 0;
     std::optional<std::system_error> first;
+    std::exception_ptr other;  // Of `succeeded`.
     for (const std::shared_ptr<Job>& job : finished) {
       try {
         conclude(*job);
@@ -135,6 +139,8 @@ class AsyncIo : public JobListener {
       } catch (const std::system_error& error) {
         if (!first) first = error;
         ++failed;
+      } catch (...) {
+        if (!other) other = std::current_exception();
       }
     }
     if (failed > 1) {
@@ -142,6 +148,7 @@ class AsyncIo : public JobListener {
           first->code(), text_of(*first) + " (and " + std::to_string(failed - 1) + " more failed)");
     }
     if (first) throw *first;
+    if (other) std::rethrow_exception(other);
     return succeeded;
   }
 
@@ -251,16 +258,20 @@ class AsyncIo : public JobListener {
     return job;
   }
 
-  // By the thread that waits: what the owner does when it goes (Python objects, say) is its
-  // business.
+  // By the thread that waits: what the owner does when it goes, or `succeeded` with what was read
+  // (Python objects, say), is its business.
   void conclude(Job& job) {
     struct LetGo {
       Job& job;
-      ~LetGo() { job.request.owner.reset(); }
+      ~LetGo() {
+        job.request.succeeded = nullptr;
+        job.request.owner.reset();
+      }
     };
     const LetGo at_the_end{job};
     if (job.failure) throw *job.failure;
     if (job.request.validate) validate(job.request);
+    if (job.request.succeeded) job.request.succeeded();
   }
 
   const AsyncIoOptions options_;
@@ -270,6 +281,7 @@ class AsyncIo : public JobListener {
   FileCache files_;
   JobQueue queue_;
 
+  std::mutex wait_mutex_;  // Before mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t pending_ = 0;  // Submitted and not ended.

@@ -12,6 +12,7 @@
 // bytes of its range are undefined; nothing outside its range is touched.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -44,10 +45,13 @@ struct AsyncIoRequest {
   bool write = false;
   void* data = nullptr;  // Read from if `write`. Untouched by others until the operation is done.
   std::int64_t size = 0;
-  std::string path;             // A write makes the file if there is none, and never shortens it.
-  int fd = -1;                  // Instead of a path. Duplicated, so it may be closed at once.
-  std::int64_t offset = 0;      // In the file.
-  bool validate = false;        // Compare file and memory when done; a difference is EIO.
+  std::string path;         // A write makes the file if there is none, and never shortens it.
+  int fd = -1;              // Instead of a path. Duplicated, so it may be closed at once.
+  std::int64_t offset = 0;  // In the file.
+  bool validate = false;    // Compare file and memory when done; a difference is EIO.
+  // Called when the operation has succeeded, by the thread that waits for it. What it throws is
+  // thrown there, after all operations were seen to.
+  std::function<void()> succeeded;
   std::shared_ptr<void> owner;  // Of `data`; let go in wait(), by the thread that calls it.
 };
 
@@ -77,7 +81,8 @@ DS_EXPORT std::string async_io_engine_reason(const AsyncIo& io);
 // is reported by async_io_wait. The order of operations that are in flight together is undefined.
 DS_EXPORT void async_io_submit(AsyncIo& io, AsyncIoRequest request);
 // Waits for all that was submitted; how many succeeded since the last call. Throws the first
-// failure, after all have ended; the text counts the others.
+// failure, after all have ended; the text counts the others. Of several threads that wait, each
+// returns after all of that is done, and one of them has the count and the failure.
 DS_EXPORT std::int64_t async_io_wait(AsyncIo& io);
 // Does it and returns, whatever else is in flight. At most a block: in the calling thread.
 DS_EXPORT void async_io_run(AsyncIo& io, AsyncIoRequest request);

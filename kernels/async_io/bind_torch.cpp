@@ -3,12 +3,13 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <torch/types.h>
+#include <unistd.h>
 
-#include <mutex>
+#include <atomic>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "async_io.h"
 
@@ -65,19 +66,23 @@ struct Reading {
     if (!is_as_in_file(out)) {
       memory = at::empty(out.sizes(), out.options().device(at::kCPU).pinned_memory(false),
                          at::MemoryFormat::Contiguous);
+    } else {
+      changes();  // From now on, and also if the read fails half-way.
     }
   }
 
   void arrived() const {
-    if (!memory.is_same(out)) {
-      const at::NoGradGuard no_grad;
-      out.copy_(memory);
-    } else if (!out.is_inference()) {
-      out.unsafeGetTensorImpl()->bump_version();
-    }
+    if (memory.is_same(out)) return changes();
+    const at::NoGradGuard no_grad;
+    out.copy_(memory);
   }
 
   at::Tensor out, memory;
+
+ private:
+  void changes() const {
+    if (!out.is_inference()) out.unsafeGetTensorImpl()->bump_version();
+  }
 };
 
 void run_read(AsyncIo& io, const at::Tensor& out, const std::string& path, std::int64_t offset,
@@ -125,12 +130,11 @@ class AsyncIoObject : public torch::CustomClassHolder {
   void submit_read(const at::Tensor& out, const std::string& path, std::int64_t offset,
                    bool validate) {
     check_tensor("AsyncIo.submit_read_", out);
-    Reading reading(out);
+    const Reading reading(out);
     AsyncIoRequest request = request_for(false, reading.memory, offset, validate);
     request.path = path;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    request.succeeded = [reading] { reading.arrived(); };
     with_torch_errors([&] { async_io_submit(*io_, std::move(request)); });
-    readings_.push_back(std::move(reading));
   }
   void submit_write(const at::Tensor& tensor, const std::string& path, std::int64_t offset,
                     bool validate) {
@@ -147,23 +151,9 @@ class AsyncIoObject : public torch::CustomClassHolder {
     with_torch_errors([&] { async_io_submit(*io_, std::move(request)); });
   }
 
+  // What did arrive is handed over even if something else failed.
   std::int64_t wait() {
-    std::vector<Reading> readings;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      readings.swap(readings_);
-    }
-    // What did arrive is handed over even if something else failed.
-    struct HandOver {
-      std::vector<Reading>& readings;
-      ~HandOver() noexcept(false) {
-        for (const Reading& reading : readings) reading.arrived();
-      }
-    };
-    return with_torch_errors([&] {
-      const HandOver at_the_end{readings};
-      return async_io_wait(*io_);
-    });
+    return with_torch_errors([&] { return async_io_wait(*io_); });
   }
 
   std::string engine() const { return async_io_engine_name(async_io_engine(*io_)); }
@@ -175,14 +165,25 @@ class AsyncIoObject : public torch::CustomClassHolder {
  private:
   AsyncIoOptions options_;
   AsyncIoPtr io_;
-  std::mutex mutex_;
-  std::vector<Reading> readings_;
 };
 
-// One for the functions that need no object. Not closed: the process ends with it.
+// One for the functions that need no object; in a child of fork() another, because the threads of
+// its parent's are not there. Not closed: the process ends with it. No mutex, because a child may
+// find it locked for ever.
 AsyncIo& shared_io() {
-  static AsyncIo* const io = with_torch_errors([] { return async_io_open({}); });
-  return *io;
+  struct Shared {
+    AsyncIo* io;
+    pid_t process;
+  };
+  static std::atomic<Shared*> shared{nullptr};
+  Shared* found = shared.load();
+  if (found != nullptr && found->process == getpid()) return *found->io;
+  AsyncIoPtr io(with_torch_errors([] { return async_io_open({}); }));
+  auto made = std::make_unique<Shared>(Shared{io.get(), getpid()});
+  // If not, then another thread of this process was faster.
+  if (!shared.compare_exchange_strong(found, made.get())) return *found->io;
+  made.release();
+  return *io.release();
 }
 
 void read_(const at::Tensor& out, const std::string& path, std::int64_t offset) {
@@ -193,17 +194,35 @@ void write(const at::Tensor& tensor, const std::string& path, std::int64_t offse
   run_write(shared_io(), tensor, path, offset, false);
 }
 
+// For torch.compile and fake tensors: the same errors about tensors, and no file is touched.
+void read_meta(const at::Tensor& out, const std::string&, std::int64_t) {
+  check_tensor("async_io read_", out);
+}
+
+void write_meta(const at::Tensor& tensor, const std::string&, std::int64_t) {
+  check_tensor("async_io write", tensor);
+}
+
 std::int64_t file_size(const std::string& path) {
   return with_torch_errors([&] { return async_io_file_size(path); });
 }
 
-at::Tensor new_locked(std::int64_t numel, const at::Tensor& like) {
+void check_numel(std::int64_t numel) {
   TORCH_CHECK(numel >= 0, "ds::async_io_new_locked: ", numel, " elements");
+}
+
+at::Tensor new_locked(std::int64_t numel, const at::Tensor& like) {
+  check_numel(numel);
   const auto width = static_cast<std::int64_t>(like.element_size());
   TORCH_CHECK(numel <= INT64_MAX / width, "ds::async_io_new_locked: ", numel, " elements");
   void* const start = with_torch_errors([&] { return async_io_lock_memory(numel * width); });
   return at::from_blob(start, {numel}, async_io_unmap_memory,
                        at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+}
+
+at::Tensor new_locked_meta(std::int64_t numel, const at::Tensor& like) {
+  check_numel(numel);
+  return at::empty({numel}, like.options().requires_grad(false));
 }
 
 bool free_locked(const at::Tensor& tensor) {
@@ -223,6 +242,11 @@ bool is_locked(const at::Tensor& tensor) {
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   return async_io_is_locked(tensor.data_ptr(),
                             (last + 1) * static_cast<std::int64_t>(tensor.element_size()));
+}
+
+// What has no memory has none that is locked.
+bool not_locked_meta(const at::Tensor&) {
+  return false;
 }
 
 }  // namespace
@@ -260,13 +284,34 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
   m.def("async_io_read_(Tensor(a!) out, str path, int offset=0) -> ()");
   m.def("async_io_write(Tensor tensor, str path, int offset=0) -> ()");
   m.def("async_io_file_size(str path) -> int", ds::file_size);
-  m.def("async_io_new_locked(int numel, Tensor like) -> Tensor", ds::new_locked);
-  m.def("async_io_free_locked(Tensor tensor) -> bool", ds::free_locked);
+  m.def("async_io_new_locked(int numel, Tensor like) -> Tensor");
+  m.def("async_io_free_locked(Tensor tensor) -> bool");
   m.def("async_io_free_locked_at(int address) -> bool", ds::free_locked_at);
-  m.def("async_io_is_locked(Tensor tensor) -> bool", ds::is_locked);
+  m.def("async_io_is_locked(Tensor tensor) -> bool");
 }
 
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("async_io_read_", TORCH_FN(ds::read_));
   m.impl("async_io_write", TORCH_FN(ds::write));
+  m.impl("async_io_new_locked", TORCH_FN(ds::new_locked));
+  m.impl("async_io_free_locked", TORCH_FN(ds::free_locked));
+  m.impl("async_io_is_locked", TORCH_FN(ds::is_locked));
+}
+
+// Without these a fake tensor gets the kernels above, and they really write.
+TORCH_LIBRARY_IMPL(ds, Meta, m) {
+  m.impl("async_io_read_", TORCH_FN(ds::read_meta));
+  m.impl("async_io_write", TORCH_FN(ds::write_meta));
+  m.impl("async_io_new_locked", TORCH_FN(ds::new_locked_meta));
+  m.impl("async_io_free_locked", TORCH_FN(ds::not_locked_meta));
+  m.impl("async_io_is_locked", TORCH_FN(ds::not_locked_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  m.impl("async_io_read_", torch::CppFunction::makeFallthrough());
+  m.impl("async_io_write", torch::CppFunction::makeFallthrough());
+  m.impl("async_io_new_locked", torch::CppFunction::makeFallthrough());
+  m.impl("async_io_free_locked", torch::CppFunction::makeFallthrough());
+  m.impl("async_io_is_locked", torch::CppFunction::makeFallthrough());
 }
