@@ -1,4 +1,5 @@
 #include <liburing.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -6,6 +7,7 @@
 #include <unordered_map>
 
 #include "backend.h"
+#include "kernel_release.h"
 #include "locked_memory.h"
 
 namespace ds {
@@ -14,6 +16,13 @@ namespace {
 constexpr unsigned kFileSlots = 32;
 constexpr unsigned kMemorySlots = 64;
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // The kernel's limit for one buffer.
+
+// From 5.13 to 6.3 the kernel lets go of a file a second after it has left the table, and until
+// then a file that was removed keeps its room on the disk.
+bool closes_files_at_once() {
+  utsname system{};
+  return uname(&system) == 0 && is_kernel_at_least(system.release, 6, 4);
+}
 
 // A ring with a table of files and a table of memory, so that the kernel looks neither up nor pins
 // pages for each operation: a file while at least two operations on it are in flight, memory from
@@ -41,7 +50,7 @@ class Uring : public Backend {
       throw std::system_error(ENOSYS, std::generic_category(),
                               "io_uring: the kernel is older than 5.6");
     }
-    if (io_uring_register_files_sparse(&ring_, kFileSlots) == 0) {
+    if (closes_files_at_once() && io_uring_register_files_sparse(&ring_, kFileSlots) == 0) {
       for (unsigned i = 0; i < kFileSlots; ++i) free_file_slots_.push_back(static_cast<int>(i));
     }
     has_memory_table_ = io_uring_register_buffers_sparse(&ring_, kMemorySlots) == 0;
