@@ -177,7 +177,8 @@ std::shared_ptr<File> FileCache::get(const std::string& path, bool write, bool d
   try {
     file = File::open(path, write, direct);
   } catch (const std::system_error& error) {
-    if (error.code().value() != EMFILE) throw;
+    const int code = error.code().value();
+    if (code != EMFILE && code != ENFILE) throw;
     close_idle(std::chrono::milliseconds(0));  // What is kept open for speed is in the way.
     file = File::open(path, write, direct);
   }

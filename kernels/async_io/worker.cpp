@@ -131,6 +131,10 @@ void Worker::refill(JobQueue& queue) {
           queue.push_front(std::move(job));
           return;
         }
+        if (!std::exchange(job->retried, true)) {  // There may be some now.
+          queue.push_front(std::move(job));
+          continue;
+        }
       }
       job->fail(error);
     } catch (const std::bad_alloc&) {

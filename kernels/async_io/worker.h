@@ -32,6 +32,7 @@ struct Job {
   std::int64_t position =
       0;  // In the file, of what is not started yet; whoever took the job moves it.
   bool prepared = false;
+  bool retried = false;  // Once more after descriptors were made free.
 
   // Blocks in flight, and one while there are more to start.
   std::atomic<std::int64_t> left{1};
