@@ -111,14 +111,20 @@ int ds_self_test_async_io(const char* device, char* detail, unsigned long detail
       }
       engines += (engines.empty() ? "" : "+") + name;
     }
+    if (engines.empty()) {
+      say("no engine works" + refused);
+      return DS_SELF_TEST_MISSING;
+    }
     say(engines + ", every byte written and read back" + refused);
     return DS_SELF_TEST_OK;
   } catch (const std::system_error& error) {
     say(error.what());
     // A machine without a writable folder is not a wrong op.
     const int code = error.code().value();
-    const bool no_room = code == EROFS || code == ENOSPC || code == EACCES || code == ENOENT;
-    return no_room ? DS_SELF_TEST_MISSING : DS_SELF_TEST_WRONG;
+    for (const int no_room : {EROFS, ENOSPC, EDQUOT, EACCES, EPERM, ENOENT, ENOTDIR}) {
+      if (code == no_room) return DS_SELF_TEST_MISSING;
+    }
+    return DS_SELF_TEST_WRONG;
   } catch (const std::exception& error) {
     say(error.what());
     return DS_SELF_TEST_WRONG;
