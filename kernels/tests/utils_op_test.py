@@ -64,6 +64,31 @@ class Utils(unittest.TestCase):
         self.assertTrue(torch.equal(a.grad, torch.arange(3.0)))
         self.assertTrue(torch.equal(b.grad, torch.arange(3.0, 7.0).view(2, 2)))
 
+    def test_flatten_of_fake_and_meta_tensors_has_the_shape(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        def check(device, **options):
+            tensors = [torch.empty(shape, device=device, **options) for shape in SHAPES]
+            flat = ds.flatten(tensors)
+            self.assertEqual(flat.numel(), sum(t.numel() for t in tensors))
+            self.assertEqual((flat.dtype, flat.device.type), (tensors[0].dtype, device))
+            self.assertEqual(flat.requires_grad, tensors[0].requires_grad)
+            for view, tensor in zip(ds.unflatten(flat, tensors), tensors):
+                self.assertEqual(view.shape, tensor.shape)
+            self.assertEqual(ds.byte_view(flat).numel(), flat.numel() * flat.element_size())
+
+        for options in ({}, {"dtype": torch.int64}, {"requires_grad": True}):
+            check("meta", **options)
+            with FakeTensorMode():
+                check("cpu", **options)
+
+    def test_a_graph_of_flatten_flattens_what_it_is_given(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+        tensors = self.tensors(torch.float32)
+        graph = make_fx(lambda *ts: ds.flatten(list(ts)))(*tensors)
+        others = [t + 1 for t in tensors]
+        self.assertTrue(torch.equal(graph(*others), ds.flatten(others)))
+
     def test_byte_view_is_the_memory_itself(self):
         x = torch.randn(5, 3)
         raw = ds.byte_view(x)

@@ -1,6 +1,7 @@
 // torch.ops.ds.flatten, unflatten and byte_view.
 
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 #include <torch/types.h>
 
@@ -24,20 +25,22 @@ void check_list(const char* function, at::TensorList tensors) {
   }
 }
 
-// All elements, in order of the list and of each tensor's indices, as one new tensor.
-at::Tensor flatten(at::TensorList tensors) {
+// All elements, in order of the list and of each tensor's indices, as one new tensor. By torch's
+// own operations: on any device, for autograd, and for tensors without memory (meta, fake).
+at::Tensor flatten_by_torch(at::TensorList tensors) {
   check_list("ds::flatten", tensors);
-  const bool for_autograd =
-      at::GradMode::is_enabled() &&
-      std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.requires_grad(); });
-  const bool is_plain = std::all_of(tensors.begin(), tensors.end(), [](const auto& t) {
-    return t.is_contiguous() && !t.is_conj() && !t.is_neg();
-  });
-  if (for_autograd || !tensors[0].device().is_cpu() || !is_plain) {
-    std::vector<at::Tensor> rows;
-    rows.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
-    return at::cat(rows);
+  std::vector<at::Tensor> rows;
+  rows.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
+  return at::cat(rows);
+}
+
+at::Tensor flatten_cpu(at::TensorList tensors) {
+  check_list("ds::flatten", tensors);
+  if (!std::all_of(tensors.begin(), tensors.end(), [](const auto& t) {
+        return t.is_contiguous() && !t.is_conj() && !t.is_neg();
+      })) {
+    return flatten_by_torch(tensors);
   }
   std::vector<UtilsPiece> pieces;
   pieces.reserve(tensors.size());
@@ -51,6 +54,18 @@ at::Tensor flatten(at::TensorList tensors) {
   utils_flatten(total > 0 ? flat.data_ptr() : nullptr, pieces.data(), pieces.size(),
                 at::get_num_threads());
   return flat;
+}
+
+at::Tensor flatten_autograd(at::TensorList tensors) {
+  if (at::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(),
+                                                [](const auto& t) { return t.requires_grad(); })) {
+    return flatten_by_torch(tensors);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow("ds::flatten", "")
+      .typed<at::Tensor(at::TensorList)>()
+      .call(tensors);
 }
 
 // Views of `flat` with the shapes of `like`.
@@ -83,7 +98,20 @@ at::Tensor byte_view(const at::Tensor& tensor) {
 }  // namespace ds
 
 TORCH_LIBRARY_FRAGMENT(ds, m) {
-  m.def("flatten(Tensor[] tensors) -> Tensor", ds::flatten);
+  m.def("flatten(Tensor[] tensors) -> Tensor");
   m.def("unflatten(Tensor(a) flat, Tensor[] like) -> Tensor(a)[]", ds::unflatten);
   m.def("byte_view(Tensor(a) tensor) -> Tensor(a)", ds::byte_view);
+}
+
+TORCH_LIBRARY_IMPL(ds, CPU, m) {
+  m.impl("flatten", TORCH_FN(ds::flatten_cpu));
+}
+
+// Every other device, fake tensors (which come here by the key Meta) and the empty list.
+TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
+  m.impl("flatten", TORCH_FN(ds::flatten_by_torch));
+}
+
+TORCH_LIBRARY_IMPL(ds, Autograd, m) {
+  m.impl("flatten", TORCH_FN(ds::flatten_autograd));
 }
