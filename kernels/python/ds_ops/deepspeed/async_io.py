@@ -94,23 +94,22 @@ class aio_handle:
 
     def pread(self, buffer, filename, *arguments, **keywords):
         is_async, offset, validate = _is_async(arguments, keywords)
-        function = self._io.submit_read_ if is_async else self._io.read_
-        _call(function, buffer, os.fspath(filename), offset, validate)
-        return 0 if is_async else 1
+        _call(self._io.submit_read_, buffer, os.fspath(filename), offset, validate)
+        return 0 if is_async else self.wait()
 
     def pwrite(self, buffer, filename, *arguments, **keywords):
         is_async, offset, validate = _is_async(arguments, keywords)
-        function = self._io.submit_write if is_async else self._io.write
-        _call(function, buffer, os.fspath(filename), offset, validate)
-        return 0 if is_async else 1
+        _call(self._io.submit_write, buffer, os.fspath(filename), offset, validate)
+        return 0 if is_async else self.wait()
 
+    # As DeepSpeed's, the synchronous forms finish and count what else is pending.
     def sync_pread(self, buffer, filename, file_offset=0):
-        _call(self._io.read_, buffer, os.fspath(filename), file_offset)
-        return 1
+        _call(self._io.submit_read_, buffer, os.fspath(filename), file_offset)
+        return self.wait()
 
     def sync_pwrite(self, buffer, filename, file_offset=0):
-        _call(self._io.write, buffer, os.fspath(filename), file_offset)
-        return 1
+        _call(self._io.submit_write, buffer, os.fspath(filename), file_offset)
+        return self.wait()
 
     def async_pread(self, buffer, filename, file_offset=0):
         _call(self._io.submit_read_, buffer, os.fspath(filename), file_offset)

@@ -2,6 +2,8 @@
 
 import torch
 
+from .async_io import _raise
+
 _ds = torch.ops.ds
 
 
@@ -13,7 +15,10 @@ class pin_handle:
     """
 
     def new_cpu_locked_tensor(self, num_elem, example_tensor):
-        return _ds.async_io_new_locked(num_elem, example_tensor)
+        try:
+            return _ds.async_io_new_locked(num_elem, example_tensor)
+        except RuntimeError as error:
+            _raise(error)
 
     def free_cpu_locked_tensor(self, locked_tensor):
         return _ds.async_io_free_locked(locked_tensor)
