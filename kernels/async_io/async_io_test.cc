@@ -1,5 +1,6 @@
 #include "io_test.h"
 
+#include <atomic>
 #include <thread>
 
 namespace ds {
@@ -206,6 +207,57 @@ TEST_P(AsyncIoTest, The_owner_of_the_memory_is_let_go_by_wait) {
   EXPECT_TRUE(watched.expired());
 }
 
+TEST_P(AsyncIoTest, What_is_to_be_done_on_success_is_done_by_wait_and_only_then) {
+  const Folder disk;
+  const AsyncIoPtr io = open();
+  Bytes source = random_bytes(10'000, 1), got(1);
+  int succeeded = 0;
+  AsyncIoRequest request = writing(disk.file("f"), source.data(), source.size());
+  request.succeeded = [&] { ++succeeded; };
+  async_io_run(*io, request);
+  EXPECT_EQ(succeeded, 1);
+  async_io_submit(*io, request);
+  AsyncIoRequest missing = reading(disk.file("none"), got.data(), got.size());
+  missing.succeeded = [&] { succeeded += 100; };
+  async_io_submit(*io, missing);
+  AsyncIoRequest throws = request;
+  throws.succeeded = [] { throw std::runtime_error("of the caller"); };
+  async_io_submit(*io, throws);
+  async_io_submit(*io, request);
+  EXPECT_EQ(thrown_by([&] { async_io_wait(*io); }).code, ENOENT);
+  EXPECT_EQ(succeeded, 3);
+  async_io_submit(*io, throws);
+  async_io_submit(*io, request);
+  EXPECT_THROW(async_io_wait(*io), std::runtime_error);
+  EXPECT_EQ(succeeded, 4);
+  EXPECT_EQ(async_io_wait(*io), 0);
+}
+
+TEST_P(AsyncIoTest, Wait_returns_in_no_thread_before_what_is_to_be_done_on_success_is_done) {
+  const Folder disk;
+  const AsyncIoPtr io = open();
+  const Bytes source = random_bytes(10'000, 1);
+  std::atomic<bool> returned{false};
+  bool too_early = false;
+  std::thread other;
+  AsyncIoRequest request = writing(disk.file("f"), source.data(), source.size());
+  request.succeeded = [&] {
+    other = std::thread([&] {
+      async_io_wait(*io);
+      returned = true;
+    });
+    // It would need less, and must not return however long this takes.
+    for (int i = 0; i < 100 && !returned; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    too_early = returned;
+  };
+  async_io_submit(*io, request);
+  EXPECT_EQ(async_io_wait(*io), 1);
+  other.join();
+  EXPECT_FALSE(too_early);
+}
+
 TEST_P(AsyncIoTest, Closing_waits_for_what_is_in_flight) {
   const Folder disk;
   const Bytes source = random_bytes(3'000'000, 1);
@@ -222,17 +274,20 @@ TEST_P(AsyncIoTest, Says_which_engine_it_is) {
 TEST(AsyncIo, Self_test_writes_and_reads_through_every_engine_and_leaves_nothing) {
   const Folder folder;
   setenv("TMPDIR", folder.path().c_str(), 1);
-  const std::size_t threads = threads_of_this_process(), files = entries_of("/proc/self/fd");
+  const std::size_t files = entries_of("/proc/self/fd");
   char detail[300] = "";
   EXPECT_EQ(ds_self_test_async_io("cpu", detail, sizeof detail), DS_SELF_TEST_OK) << detail;
   EXPECT_THAT(detail, HasSubstr("posix"));
   EXPECT_THAT(detail, HasSubstr("every byte written and read back"));
-  EXPECT_EQ(threads_of_this_process(), threads);
+  EXPECT_TRUE(are_worker_threads(0));
   EXPECT_EQ(entries_of("/proc/self/fd"), files);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   setenv("TMPDIR", folder.file("missing").c_str(), 1);
   EXPECT_EQ(ds_self_test_async_io(nullptr, detail, sizeof detail), DS_SELF_TEST_MISSING);
   EXPECT_THAT(detail, HasSubstr("cannot make a file like"));
+  plain_write(folder.file("no-folder"), {});
+  setenv("TMPDIR", folder.file("no-folder").c_str(), 1);
+  EXPECT_EQ(ds_self_test_async_io("cpu", detail, sizeof detail), DS_SELF_TEST_MISSING) << detail;
   unsetenv("TMPDIR");
   EXPECT_EQ(ds_self_test_async_io("cuda", detail, sizeof detail), DS_SELF_TEST_SKIPPED);
   EXPECT_STREQ(detail, "has code for cpu, not for cuda");

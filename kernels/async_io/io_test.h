@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +20,7 @@
 #include <random>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "async_io.h"
@@ -105,16 +109,57 @@ inline std::size_t entries_of(const char* folder) {
   return count;
 }
 
-// Without those that the kernel runs for an io_uring.
-inline std::size_t threads_of_this_process() {
+// Worker threads, of every AsyncIo.
+inline std::size_t worker_threads() {
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream in(entry.path() / "comm");
     std::string name;
-    std::getline(in, name);
-    count += name.rfind("iou-", 0) != 0;
+    if (std::getline(in, name) && name == "ds-async-io") ++count;
   }
   return count;
+}
+
+// Asks again until it holds, for as long as no machine that still works would need. For what the
+// kernel, or another thread, does a moment later.
+template <class Condition>
+bool eventually(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// A thread that was joined stays in the list for a moment.
+inline bool are_worker_threads(std::size_t expected) {
+  return eventually([&] { return worker_threads() == expected; });
+}
+
+// Runs in a process of its own and returns what `body` does, which is its exit status: 255 if it
+// threw, 128 and the signal if it was killed. Never comes back from the child, where the program
+// would go on with the tests and print a second summary.
+template <class Body>
+int in_child(const Body& body) {
+  const pid_t child = fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) {
+    int code = 255;
+    try {
+      code = body();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    } catch (...) {
+      std::fprintf(stderr, "something was thrown\n");
+    }
+    _exit(code);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "waitpid");
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 // A test for each engine; one that the kernel refuses is skipped with the kernel's reason.

@@ -1,15 +1,20 @@
 """torch.classes.ds.AsyncIo, torch.ops.ds.async_io_* and the modules with DeepSpeed's names."""
 
 import errno
+import fcntl
 import gc
+import importlib
 import importlib.util
 import os
 import pathlib
 import random
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
+import traceback
 import unittest
 
 import torch
@@ -22,11 +27,15 @@ ds = torch.ops.ds
 
 
 def module(name):
-    folder = pathlib.Path(os.environ["DS_KERNELS_DIR"]) / "python" / "ds_ops" / "deepspeed"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    """Of the folder as a package of its own: ds_ops itself wants to be installed."""
+    package = "ds_ops_deepspeed"
+    if package not in sys.modules:
+        folder = pathlib.Path(os.environ["DS_KERNELS_DIR"]) / "python" / "ds_ops" / "deepspeed"
+        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py",
+                                                      submodule_search_locations=[str(folder)])
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(f"{package}.{name}")
 
 
 def engines():
@@ -133,25 +142,98 @@ class Clean(InFolder):
             self.assertEqual(self.content(str(i)), self.raw(torch.full((50_000,), float(i))))
 
     def test_other_Python_threads_run_while_one_waits(self):
+        # Who opens a file that is leased to another waits until it is given up, or 45 seconds.
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGIO, before)
+        with open(self.file(), "wb"):
+            pass
+        lease = os.open(self.file(), os.O_RDONLY)
+        self.addCleanup(os.close, lease)
+        try:
+            fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except OSError as error:
+            self.skipTest(f"no leases on this file system: {error}")
+        about_to_wait = threading.Event()
+        given_up = []
+
+        def give_up():
+            about_to_wait.wait()
+            time.sleep(0.05)
+            given_up.append(True)
+            fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
         io = torch.classes.ds.AsyncIo(4096, 1, 1, "posix")
-        x = torch.zeros(20_000_000, dtype=torch.uint8)
-        io.submit_write(x, self.file())
-        ended = threading.Event()
-        turns = []
-
-        def count():
-            while not ended.is_set():
-                turns.append(time.monotonic())
-                time.sleep(0)
-
-        thread = threading.Thread(target=count)
+        io.submit_write(torch.zeros(10), self.file())
+        thread = threading.Thread(target=give_up)
         thread.start()
-        begin = time.monotonic()
-        io.wait()
-        end = time.monotonic()
-        ended.set()
+        about_to_wait.set()
+        self.assertEqual(io.wait(), 1)
+        self.assertTrue(given_up, "wait() kept the other thread from running")
         thread.join()
-        self.assertTrue(any(begin < turn < end for turn in turns))
+
+    def test_a_failed_read_leaves_its_tensor_and_the_others_arrive(self):
+        io = torch.classes.ds.AsyncIo()
+        x = torch.randn(40, 30)
+        io.write(x, self.file())
+        kept, whole = torch.full((40, 60), 7.0), torch.zeros(40, 60)
+        one = torch.zeros(1)
+        version = whole._version
+        io.submit_read_(kept[:, ::2], self.file("none"))
+        io.submit_read_(one.expand(1200), self.file())  # Which torch refuses to copy to.
+        io.submit_read_(whole[:, ::2], self.file())
+        with self.assertRaisesRegex(RuntimeError, "No such file"):
+            io.wait()
+        self.assertTrue(torch.equal(kept, torch.full((40, 60), 7.0)))
+        self.assertTrue(torch.equal(whole[:, ::2], x))
+        self.assertGreater(whole._version, version)
+        io.submit_read_(one.expand(1200), self.file())
+        io.submit_read_(whole[:, 1::2], self.file())
+        with self.assertRaisesRegex(RuntimeError, "single memory location"):
+            io.wait()
+        self.assertTrue(torch.equal(whole[:, 1::2], x))
+        self.assertEqual(io.wait(), 0)
+
+    def test_fake_and_meta_tensors_touch_no_file_and_lock_nothing(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        x = torch.randn(100)
+        ds.async_io_write(x, self.file())
+
+        def trace(like):
+            ds.async_io_write(like, self.file(), offset=0)
+            ds.async_io_write(like, self.file("new"), offset=0)
+            ds.async_io_read_(like, self.file("none"), offset=0)
+            self.assertFalse(ds.async_io_is_locked(like))
+            self.assertFalse(ds.async_io_free_locked(like))
+            locked = ds.async_io_new_locked(1 << 50, like)
+            self.assertEqual((locked.shape, locked.dtype), ((1 << 50,), like.dtype))
+
+        trace(torch.zeros(50, device="meta"))
+        trace(torch.zeros(50, device="meta", requires_grad=True))
+        with FakeTensorMode():
+            trace(torch.zeros(50))
+            trace(torch.zeros(50, requires_grad=True))
+        self.assertEqual(self.content(), self.raw(x))
+        self.assertEqual(os.listdir(self.dir), ["f"])
+
+    def test_a_child_of_fork_reads_and_writes_too(self):
+        x = torch.randn(500_000)  # More than a block: by a thread.
+        y = torch.zeros_like(x)
+        ds.async_io_write(x, self.file())
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                ds.async_io_read_(y, self.file())
+                ds.async_io_write(y, self.file("child"))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(self.content("child"), self.raw(x))
+        ds.async_io_read_(y, self.file("child"))
+        self.assertTrue(torch.equal(x, y))
 
     def test_failures_name_operation_file_offset_and_reason(self):
         io = torch.classes.ds.AsyncIo()
@@ -231,6 +313,25 @@ class AsDeepSpeed(InFolder):
                 self.assertTrue(torch.equal(x + 3, y))
                 self.assertTrue(torch.equal(x + 2, z))
 
+    def test_the_synchronous_forms_finish_and_count_what_is_pending(self):
+        handle = self.aio.aio_handle(4096, 4)
+        x = torch.randn(100_003)
+        handle.sync_pwrite(x, self.file())
+        y, z = torch.zeros(2, 100_003)
+        for now in (lambda: handle.sync_pread(z, self.file()),
+                    lambda: handle.pread(z, self.file(), False, False),
+                    lambda: handle.sync_pwrite(x, self.file("g")),
+                    lambda: handle.pwrite(x, self.file("g"), True, False)):
+            y.zero_()
+            handle.async_pread(y, self.file())
+            handle.async_pwrite(x, self.file("h"))
+            self.assertEqual(now(), 3)
+            self.assertTrue(torch.equal(x, y))
+            self.assertEqual(self.content("h"), self.raw(x))
+            self.assertEqual(handle.wait(), 0)
+        self.assertTrue(torch.equal(x, z))
+        self.assertEqual(self.content("g"), self.raw(x))
+
     def test_a_descriptor_is_written_at_offsets(self):
         handle = self.aio.aio_handle()
         fd = os.open(self.file(), os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
@@ -260,6 +361,10 @@ class AsDeepSpeed(InFolder):
         self.assertTrue(pins.free_cpu_locked_tensor_by_ptr(y.data_ptr()))
         self.assertFalse(pins.free_cpu_locked_tensor(y))
         self.assertFalse(handle.is_pinned(y))
+        for lock in (handle.new_cpu_locked_tensor, pins.new_cpu_locked_tensor):
+            with self.assertRaises(OSError) as raised:
+                lock(1 << 60, x)
+            self.assertEqual(raised.exception.errno, errno.ENOMEM)
 
     def test_failures_are_OSError_with_errno_and_file(self):
         handle = self.aio.aio_handle()
