@@ -1,9 +1,13 @@
 #include "orchestrator/interrupt.h"
 
+#include <poll.h>
 #include <pthread.h>
-#include <time.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <string_view>
 
 namespace dsi {
@@ -35,22 +39,30 @@ Interrupt::Interrupt() {
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t set = handled();
   ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-  thread_ = std::jthread([this, set](std::stop_token ended) {
-    while (!ended.stop_requested()) {
-      // Short waits, because a stop token cannot wake sigtimedwait.
-      timespec wait{0, 200'000'000};
-      if (::sigtimedwait(&set, nullptr, &wait) < 0) continue;
-      if (drain_.request_stop()) {
-        say("\nInterrupted: finishing what is in flight. Press ^C again to abort.\n");
-      } else {
-        abort_.request_stop();
-      }
+  // Descriptors, so that one poll() waits for both and nobody waits for this thread in the end.
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC));
+  end_.reset(::eventfd(0, EFD_CLOEXEC));
+  thread_ = std::thread([this] { listen(); });
+}
+
+void Interrupt::listen() {
+  for (;;) {
+    pollfd fds[] = {{signals_.get(), POLLIN, 0}, {end_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
+    if (fds[1].revents != 0) return;
+    signalfd_siginfo info{};
+    if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
+    if (drain_.request_stop()) {
+      say("\nInterrupted: finishing what is in flight. Press ^C again to abort.\n");
+    } else {
+      abort_.request_stop();
     }
-  });
+  }
 }
 
 Interrupt::~Interrupt() {
-  thread_.request_stop();
+  std::uint64_t one = 1;
+  (void)!::write(end_.get(), &one, sizeof one);
   thread_.join();
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

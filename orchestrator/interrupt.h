@@ -4,6 +4,8 @@
 #include <stop_token>
 #include <thread>
 
+#include "orchestrator/base/unique_fd.h"
+
 namespace dsi {
 
 // ^C, SIGTERM and SIGHUP as stop tokens. The first asks to drain: start nothing new, finish what is
@@ -25,8 +27,12 @@ class Interrupt {
  private:
   std::stop_source drain_;
   std::stop_source abort_;
+  void listen();
+
   sigset_t before_;
-  std::jthread thread_;
+  UniqueFd signals_;
+  UniqueFd end_;
+  std::thread thread_;
 };
 
 }  // namespace dsi

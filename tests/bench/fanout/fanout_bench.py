@@ -107,7 +107,11 @@ def fan_out_on(hosts, mib, results):
         for name in options.tools:
             if turn > 0 and name != "scp" and options.tools_once:
                 continue
-            run = others[name](payload.library)
+            try:
+                run = others[name](payload.library)
+            except RuntimeError as error:
+                print(f"{name} failed: {str(error).splitlines()[0]}", file=sys.stderr)
+                continue
             seconds.setdefault(name, []).append(run.seconds)
             copies.setdefault(name, []).append(run.sent / payload.size)
     floor = payload.size * 8 / bits(hosts.rate)

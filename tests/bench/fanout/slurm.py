@@ -22,6 +22,7 @@ MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
 ReturnToService=2
+MessageTimeout=300
 SlurmctldPidFile=/run/dsi-slurm/slurmctld.pid
 SlurmdPidFile=/run/dsi-slurm/slurmd.pid
 StateSaveLocation=/var/lib/dsi-slurm
