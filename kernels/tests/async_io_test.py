@@ -207,11 +207,10 @@ class Clean(InFolder):
             locked = ds.async_io_new_locked(1 << 50, like)
             self.assertEqual((locked.shape, locked.dtype), ((1 << 50,), like.dtype))
 
-        trace(torch.zeros(50, device="meta"))
-        trace(torch.zeros(50, device="meta", requires_grad=True))
-        with FakeTensorMode():
-            trace(torch.zeros(50))
-            trace(torch.zeros(50, requires_grad=True))
+        for options in ({}, {"requires_grad": True}):
+            with FakeTensorMode():
+                trace(torch.zeros(50, **options))
+            trace(torch.zeros(50, device="meta", **options))
         self.assertEqual(self.content(), self.raw(x))
         self.assertEqual(os.listdir(self.dir), ["f"])
 
