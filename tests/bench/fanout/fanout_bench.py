@@ -345,7 +345,7 @@ def main():
     sub.add_argument("--setups", nargs="+", type=parse_setup, metavar="HOSTS:RATE:MIB",
                      default=[(8, "100mbit", 32), (32, "50mbit", 16), (64, "25mbit", 16)])
     sub.add_argument("--tools", nargs="*", default=["pdcp", "clush", "clush-tree", "scp"],
-                     choices=["pdcp", "clush", "clush-tree", "sbcast", "scp"], help="what is measured besides")
+                     choices=["pdcp", "clush", "clush-tree", "sbcast", "scp"], help="what is measured besides; sbcast needs slurm-wlm and munge")
     sub.add_argument("--tools-once", action="store_true", help="the slow ones of them in the first round only")
     command(slow, "slow", hosts=32, rate="50mbit", mib=16)
     sub = command(killed, "killed", hosts=32, rate="50mbit", mib=16)
