@@ -1,4 +1,8 @@
-"""Slurm on the hosts of the benchmark, for sbcast: slurmctld on the head, a slurmd on each host."""
+"""Slurm on the hosts of the benchmark, for sbcast: slurmctld on the head, a slurmd on each host.
+
+Everything of it lies in one folder of /run, because the head's file system is the machine's, which may
+have a Slurm of its own.
+"""
 
 import secrets
 import time
@@ -10,7 +14,7 @@ CONFIGURATION = """ClusterName=bench
 SlurmctldHost=head
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=/run/dsi-munge/socket
+AuthInfo=socket=/run/dsi-slurm/munge.socket
 CryptoType=crypto/munge
 SlurmctldPort=16817
 SlurmdPort=16818
@@ -25,8 +29,8 @@ ReturnToService=2
 MessageTimeout=300
 SlurmctldPidFile=/run/dsi-slurm/slurmctld.pid
 SlurmdPidFile=/run/dsi-slurm/slurmd.pid
-StateSaveLocation=/var/lib/dsi-slurm
-SlurmdSpoolDir=/var/lib/dsi-slurm/spool
+StateSaveLocation=/run/dsi-slurm/state
+SlurmdSpoolDir=/run/dsi-slurm/spool
 SlurmctldLogFile=/run/dsi-slurm/slurmctld.log
 SlurmdLogFile=/run/dsi-slurm/slurmd.log
 NodeName={nodes} CPUs=1 State=UNKNOWN
@@ -35,12 +39,13 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PREPARE = """
 set -e
 umask 022
-mkdir -p /etc/slurm /run/dsi-slurm /run/dsi-munge /var/lib/dsi-slurm /opt/bench
-cat >/etc/slurm/slurm.conf
-printf "$2" >/etc/slurm/cgroup.conf
-(umask 077; printf "$1" >/run/dsi-munge/key)
-munged --force --key-file=/run/dsi-munge/key --socket=/run/dsi-munge/socket --num-threads=2 \\
-  --pid-file=/run/dsi-munge/pid --log-file=/run/dsi-munge/log --seed-file=/run/dsi-munge/seed
+mkdir -p /run/dsi-slurm/state /run/dsi-slurm/spool
+cd /run/dsi-slurm
+cat >slurm.conf
+printf "$2" >cgroup.conf
+(umask 077; printf "$1" >munge.key)
+munged --force --key-file="$PWD/munge.key" --socket="$PWD/munge.socket" --num-threads=2 \\
+  --pid-file="$PWD/munge.pid" --log-file="$PWD/munge.log" --seed-file="$PWD/munge.seed"
 """
 
 
@@ -52,11 +57,12 @@ class Slurm:
         hosts = self.hosts
         configuration = CONFIGURATION.format(nodes=f"node[001-{hosts.count:03d}]")
         prepare = ["sh", "-c", PREPARE, "sh", secrets.token_hex(64), CGROUP.replace("\n", "\\n")]
+        hosts.environment["SLURM_CONF"] = "/run/dsi-slurm/slurm.conf"
         hosts.control("exec", *prepare, text_in=configuration)
         hosts.control("exec", "slurmctld", "-c")
         for k in range(1, hosts.count + 1):
             hosts.control("node", k, *prepare, text_in=configuration)
-            hosts.control("node", k, "slurmd", "-N", f"node{k:03d}")
+            hosts.control("node", k, "slurmd", "-f", "/run/dsi-slurm/slurm.conf", "-N", f"node{k:03d}")
         deadline = time.monotonic() + 120
         while self._idle() < hosts.count:
             if time.monotonic() > deadline:
@@ -64,8 +70,10 @@ class Slurm:
             time.sleep(0.5)
 
     def stop(self):
-        self.hosts.control("exec", "sh", "-c", "kill $(cat /run/dsi-slurm/slurmctld.pid /run/dsi-munge/pid)",
-                           check=False)
+        # slurmctld writes its state when it ends, so its end is waited for.
+        self.hosts.control("exec", "sh", "-c", 'cd /run/dsi-slurm && pids=$(cat slurmctld.pid munge.pid) && kill $pids; '
+                           'for pid in $pids; do while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done; done; '
+                           "rm -rf /run/dsi-slurm", check=False)
 
     def _idle(self):
         states = self.hosts.control("exec", "sinfo", "-h", "-N", "-o", "%T", check=False)
