@@ -2,16 +2,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "async_io.h"
+#include "self_test_frame.h"
 
 namespace ds {
 namespace {
@@ -79,57 +77,44 @@ std::string difference(AsyncIo& io, unsigned char salt) {
 }  // namespace ds
 
 int ds_self_test_async_io(const char* device, char* detail, unsigned long detail_size) {
-  const auto say = [&](const std::string& text) {
-    if (detail != nullptr && detail_size > 0) {
-      std::snprintf(detail, detail_size, "%s", text.c_str());
-    }
-  };
-  try {
-    if (device != nullptr && *device != '\0' && std::string_view(device) != "cpu") {
-      say(std::string("has code for cpu, not for ") + device);
-      return DS_SELF_TEST_SKIPPED;
-    }
-    std::string engines, refused;
-    unsigned char salt = 1;
-    for (const ds::AsyncIoEngine engine :
-         {ds::AsyncIoEngine::io_uring, ds::AsyncIoEngine::libaio, ds::AsyncIoEngine::posix}) {
-      const std::string name = ds::async_io_engine_name(engine);
-      ds::AsyncIoOptions options;
-      options.engine = engine;
-      options.block_size = 64 << 10;
-      options.queue_depth = 4;
-      ds::AsyncIoPtr io;
-      try {
-        io.reset(ds::async_io_open(options));
-      } catch (const std::system_error& error) {
-        refused += "; " + std::string(error.what());
-        continue;
+  return ds::self_test_on_cpu(device, detail, detail_size, [](const auto& say) {
+    try {
+      std::string engines, refused;
+      unsigned char salt = 1;
+      for (const ds::AsyncIoEngine engine :
+           {ds::AsyncIoEngine::io_uring, ds::AsyncIoEngine::libaio, ds::AsyncIoEngine::posix}) {
+        const std::string name = ds::async_io_engine_name(engine);
+        ds::AsyncIoOptions options;
+        options.engine = engine;
+        options.block_size = 64 << 10;
+        options.queue_depth = 4;
+        ds::AsyncIoPtr io;
+        try {
+          io.reset(ds::async_io_open(options));
+        } catch (const std::system_error& error) {
+          refused += "; " + std::string(error.what());
+          continue;
+        }
+        if (const std::string wrong = ds::difference(*io, salt++); !wrong.empty()) {
+          say(name + ": " + wrong);
+          return DS_SELF_TEST_WRONG;
+        }
+        engines += (engines.empty() ? "" : "+") + name;
       }
-      if (const std::string wrong = ds::difference(*io, salt++); !wrong.empty()) {
-        say(name + ": " + wrong);
-        return DS_SELF_TEST_WRONG;
+      if (engines.empty()) {
+        say("no engine works" + refused);
+        return DS_SELF_TEST_MISSING;
       }
-      engines += (engines.empty() ? "" : "+") + name;
+      say(engines + ", every byte written and read back" + refused);
+      return DS_SELF_TEST_OK;
+    } catch (const std::system_error& error) {
+      say(error.what());
+      // A machine without a writable folder is not a wrong op.
+      const int code = error.code().value();
+      for (const int no_room : {EROFS, ENOSPC, EDQUOT, EACCES, EPERM, ENOENT, ENOTDIR}) {
+        if (code == no_room) return DS_SELF_TEST_MISSING;
+      }
+      return DS_SELF_TEST_WRONG;
     }
-    if (engines.empty()) {
-      say("no engine works" + refused);
-      return DS_SELF_TEST_MISSING;
-    }
-    say(engines + ", every byte written and read back" + refused);
-    return DS_SELF_TEST_OK;
-  } catch (const std::system_error& error) {
-    say(error.what());
-    // A machine without a writable folder is not a wrong op.
-    const int code = error.code().value();
-    for (const int no_room : {EROFS, ENOSPC, EDQUOT, EACCES, EPERM, ENOENT, ENOTDIR}) {
-      if (code == no_room) return DS_SELF_TEST_MISSING;
-    }
-    return DS_SELF_TEST_WRONG;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return DS_SELF_TEST_WRONG;
-  } catch (...) {
-    say("unknown exception");
-    return DS_SELF_TEST_WRONG;
-  }
+  });
 }

@@ -18,6 +18,7 @@
 #include "ds_op.h"
 #include "ds_types.h"
 #include "half.h"
+#include "self_test_frame.h"
 
 namespace ds {
 
@@ -192,14 +193,7 @@ class Random {
 template <class Run>
 int cpu_self_test(const char* device, char* detail, unsigned long detail_size, const char* what,
                   const Run& run) noexcept {
-  const auto say = [&](const char* text) {
-    if (detail != nullptr && detail_size > 0) std::snprintf(detail, detail_size, "%s", text);
-  };
-  try {
-    if (device != nullptr && *device != '\0' && std::string_view(device) != "cpu") {
-      say((std::string("has code for cpu, not for ") + device).c_str());
-      return DS_SELF_TEST_SKIPPED;
-    }
+  return self_test_on_cpu(device, detail, detail_size, [&](const auto& say) {
     double worst = 0.0;
     std::string paths;
     const std::vector<CpuIsa> isas = runnable_isas();
@@ -207,7 +201,7 @@ int cpu_self_test(const char* device, char* detail, unsigned long detail_size, c
       Comparison comparison;
       run(*isa, comparison);
       if (!comparison.ok()) {
-        say((std::string(isa_name(*isa)) + ": " + comparison.failure()).c_str());
+        say(std::string(isa_name(*isa)) + ": " + comparison.failure());
         return DS_SELF_TEST_WRONG;
       }
       worst = std::max(worst, comparison.worst_ulp());
@@ -218,13 +212,7 @@ int cpu_self_test(const char* device, char* detail, unsigned long detail_size, c
     std::snprintf(text, sizeof text, "%s, %s, max error %.2f ulp", paths.c_str(), what, worst);
     say(text);
     return DS_SELF_TEST_OK;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return DS_SELF_TEST_WRONG;
-  } catch (...) {
-    say("unknown exception");
-    return DS_SELF_TEST_WRONG;
-  }
+  });
 }
 
 }  // namespace ds

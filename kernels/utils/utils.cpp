@@ -3,13 +3,12 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "self_test_frame.h"
 
 namespace ds {
 namespace {
@@ -68,16 +67,7 @@ void utils_flatten(void* out, const UtilsPiece* pieces, std::size_t count, int t
 }  // namespace ds
 
 int ds_self_test_utils(const char* device, char* detail, unsigned long detail_size) {
-  const auto say = [&](const std::string& text) {
-    if (detail != nullptr && detail_size > 0) {
-      std::snprintf(detail, detail_size, "%s", text.c_str());
-    }
-  };
-  try {
-    if (device != nullptr && *device != '\0' && std::string_view(device) != "cpu") {
-      say(std::string("has code for cpu, not for ") + device);
-      return DS_SELF_TEST_SKIPPED;
-    }
+  return ds::self_test_on_cpu(device, detail, detail_size, [](const auto& say) {
     std::vector<unsigned char> source(700'001);
     for (std::size_t i = 0; i < source.size(); ++i) {
       source[i] = static_cast<unsigned char>(i * 2654435761u >> 11);
@@ -99,11 +89,5 @@ int ds_self_test_utils(const char* device, char* detail, unsigned long detail_si
     }
     say(std::to_string(pieces.size()) + " pieces as one, every byte the same");
     return DS_SELF_TEST_OK;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return DS_SELF_TEST_WRONG;
-  } catch (...) {
-    say("unknown exception");
-    return DS_SELF_TEST_WRONG;
-  }
+  });
 }

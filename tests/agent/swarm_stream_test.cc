@@ -294,6 +294,15 @@ class SwarmDisk : public SwarmTest {
   void TearDown() override {
     if (mounted_) ::umount2(disk_.c_str(), MNT_DETACH);
   }
+  // A node on the disk, joined and with the index.
+  SwarmNode& begin(TestSwarm& swarm, const TestRelease& release) {
+    SwarmNode& node = swarm.add(DSI_AGENT, disk_ / "ops");
+    swarm.listen(node);
+    swarm.join(node, release);
+    EXPECT_TRUE(node.joined);
+    swarm.send_index(node);
+    return node;
+  }
   fs::path disk_ = folder_.path() / "disk";
   bool mounted_ = false;
 };
@@ -303,11 +312,7 @@ TEST_F(SwarmDisk, A_disk_too_small_for_stream_and_files_is_one_clear_error) {
   if (IsSkipped()) return;
   TestRelease release = large_release();
   TestSwarm swarm(stream_of(release, 16384, 1));
-  SwarmNode& node = swarm.add(DSI_AGENT, disk_ / "ops");
-  swarm.listen(node);
-  swarm.join(node, release);
-  ASSERT_TRUE(node.joined);
-  swarm.send_index(node);
+  SwarmNode& node = begin(swarm, release);
   swarm.send_chunks(node);
   ASSERT_TRUE(swarm.wait_for_results());
   EXPECT_EQ(node.result->result, "failed");
@@ -320,11 +325,7 @@ TEST_F(SwarmDisk, A_disk_that_fills_while_chunks_come_is_one_clear_error) {
   if (IsSkipped()) return;
   TestRelease release = large_release();
   TestSwarm swarm(stream_of(release, 16384, 1));
-  SwarmNode& node = swarm.add(DSI_AGENT, disk_ / "ops");
-  swarm.listen(node);
-  swarm.join(node, release);
-  ASSERT_TRUE(node.joined);
-  swarm.send_index(node);
+  SwarmNode& node = begin(swarm, release);
   // Until files are made of the stream: the look at the space that is free is over then.
   swarm.send_chunks(node, 0, 64);
   ASSERT_TRUE(swarm.wait([&] {
