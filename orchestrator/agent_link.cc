@@ -6,6 +6,7 @@
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
+#include "orchestrator/elf.h"
 
 namespace dsi {
 
@@ -80,21 +81,63 @@ bool is_safe_prefix(std::string_view prefix) {
          (prefix.front() == '/' && prefix.find_first_not_of(kSafe) == std::string_view::npos);
 }
 
-std::string look_command(const AgentStart& start, const AgentBinary& agent) {
+Result<FactsProgram> FactsProgram::load(const std::filesystem::path& file) {
+  FactsProgram program;
+  DSI_TRY(program.bytes, read_file(file));
+  program.digest = sha256_hex(program.bytes);
+  DSI_TRY(ElfNeeds needs, read_elf_needs(file));
+  program.arch = needs.machine;
+  return program;
+}
+
+namespace {
+
+// A file of one line that is no ELF is run by the shell itself, but not where programs may not run:
+// so a folder is tried before the program is asked for. A program of another architecture is never
+// tried: some shells would read it as a script.
+std::string look_for_facts(const AgentStart& start, const FactsProgram& facts,
+                           const std::vector<std::string>& torch_folders) {
+  std::string words = fmt::format("{} \"$p\"", start.nonce);
+  for (const std::string& folder : torch_folders) {
+    if (!folder.empty() && is_safe_prefix(folder)) words += fmt::format(" \"{}\"", folder);
+  }
+  // What a full disk does not take is read all the same, or the agent would take it for a request.
+  return fmt::format(
+      "if test \"$(uname -m)\" != {4}; then echo; echo \"DSF1 {1} other\"; else "
+      "f=\"$p/store/{0}.x\"; w=; c() {{ test -z \"$w\" || rm -rf \"$w\"; w=; }}; "
+      "if test -x \"$f\" && \"$f\" >/dev/null 2>&1; then :; else f=; trap c 0 1 2 13 15; "
+      "for d in \"$TMPDIR\" /tmp /dev/shm /var/tmp \"$XDG_RUNTIME_DIR\" \"$HOME\" /run; do "
+      "test -d \"$d\" || continue; w=\"$d/.ds-facts-{1}\"; "
+      "mkdir -m 700 \"$w\" 2>/dev/null || {{ w=; continue; }}; "
+      "if (echo : >\"$w/x\" && chmod 700 \"$w/x\" && \"$w/x\") 2>/dev/null; "
+      "then f=\"$w/f\"; break; fi; c; done; "
+      "if test -n \"$f\"; then echo; echo \"DSF0 {1} need\"; "
+      "head -c {2} | {{ cat >\"$f\" || cat >/dev/null; }}; chmod 700 \"$f\"; fi; fi; "
+      "if test -z \"$f\"; then echo; echo \"DSF1 {1} none\"; "
+      "else \"$f\" {3} 2>/dev/null || {{ echo; echo \"DSF1 {1} failed\"; }}; fi; "
+      "c; trap - 0 1 2 13 15; fi; ",
+      facts.digest, start.nonce, facts.bytes.size(), words, facts.arch);
+}
+
+}  // namespace
+
+std::string look_command(const AgentStart& start, const AgentBinary& agent,
+                         const FactsProgram* facts, const std::vector<std::string>& torch_folders) {
   // The agent is tried with --help first: after `exec` of a file that a full disk or a noexec
   // mount broke there would be nobody left to say so.
   return through_login_shell(
-      start,
-      set_prefix(start) + fmt::format("a=\"$p/store/{0}.x\"; "
-                                      "if test -x \"$a\" && \"$a\" --help >/dev/null 2>&1; "
-                                      "then exec \"$a\" serve {1} \"$p\"; fi; "
-                                      "echo; echo \"DSI0 {1}\"; "
-                                      "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
-                                      "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
-                                      "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
-                                      "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
-                                      "echo end=",
-                                      agent.digest(), start.nonce));
+      start, set_prefix(start) +
+                 (facts != nullptr ? look_for_facts(start, *facts, torch_folders) : std::string()) +
+                 fmt::format("a=\"$p/store/{0}.x\"; "
+                             "if test -x \"$a\" && \"$a\" --help >/dev/null 2>&1; "
+                             "then exec \"$a\" serve {1} \"$p\"; fi; "
+                             "echo; echo \"DSI0 {1}\"; "
+                             "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
+                             "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
+                             "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
+                             "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
+                             "echo end=",
+                             agent.digest(), start.nonce));
 }
 
 std::string bring_command(const AgentStart& start, const AgentBinary& agent,
@@ -209,6 +252,51 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
       return Greeting{false, read_facts(rows)};
     }
     DSI_CHECK(read_noise(deadline));
+  }
+}
+
+Result<NodeFacts> AgentLink::hear_facts(const FactsProgram& program, Deadline deadline) {
+  const std::string need = "\nDSF0 " + nonce_ + " need\n";
+  const std::string said = "\nDSF1 " + nonce_ + " ";
+  using Clock = std::chrono::system_clock;
+  auto asked = Clock::now();
+  for (bool sent = false;;) {
+    if (!sent && noise_.find(need) != std::string::npos) {
+      sent = true;
+      asked = Clock::now();
+      DSI_CHECK(send_raw(program.bytes, deadline));
+    }
+    std::size_t at = noise_.find(said);
+    std::size_t begin = at + said.size();
+    std::size_t end = at == std::string::npos ? at : noise_.find('\n', begin);
+    if (end == std::string::npos) {
+      DSI_CHECK(read_noise(deadline));
+      continue;
+    }
+    auto answered = Clock::now();
+    std::string line = noise_.substr(begin, end - begin);
+    // The newline stays: what comes next begins with it.
+    noise_.erase(0, end);
+    NodeFacts facts;
+    if (line == "none") {
+      facts.unknown_because = "there is no folder in which a program may run";
+    } else if (line == "other") {
+      facts.unknown_because = "ds-facts is for " + program.arch;
+    } else if (line == "failed") {
+      facts.unknown_because = "ds-facts does not run there";
+    } else if (auto parsed = parse_node_facts(line)) {
+      facts = *std::move(parsed);
+      // Its clock stood there at some time between our question and its answer.
+      Clock::time_point there{
+          std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(facts.clock_ns))};
+      auto off = there > answered ? there - answered
+                 : there < asked  ? there - asked
+                                  : Clock::duration(0);
+      facts.clock_off_s = std::chrono::duration<double>(off).count();
+    } else {
+      facts.unknown_because = parsed.error().what;
+    }
+    return facts;
   }
 }
 

@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/deadline.h"
 #include "orchestrator/base/result.h"
 #include "orchestrator/base/sync.h"
 #include "orchestrator/distribute/agent_sources.h"
+#include "orchestrator/node_facts.h"
 #include "orchestrator/ports/remote_host.h"
 
 namespace dsi {
@@ -50,6 +52,14 @@ class AgentBinary {
       std::make_shared<Sync<std::shared_ptr<const Wire>>>();
 };
 
+// ds-facts, which looks at a host before anything is decided.
+struct FactsProgram {
+  std::string digest;  // SHA-256
+  std::string arch;    // That it is for, as uname has it.
+  std::string bytes;
+  static Result<FactsProgram> load(const std::filesystem::path& file);
+};
+
 // How to start an agent on a host.
 struct AgentStart {
   std::string nonce;   // [0-9a-f]+, new for each host.
@@ -62,7 +72,15 @@ bool is_safe_prefix(std::string_view prefix);
 
 // The command that starts the agent if the host has it, and else prints what the host is
 // (DSI0 <nonce>, then key=value lines) and changes nothing.
-std::string look_command(const AgentStart& start, const AgentBinary& agent);
+//
+// With `facts` it first says what hear_facts() hears. The program is taken from the store of an
+// earlier release, or from standard input into a folder of its own that is removed again: the first
+// of several in which a program may run, because the prefix may be full or mounted noexec.
+// `torch_folders` are what is tried first; a path that the login shell could read wrongly is left
+// out.
+std::string look_command(const AgentStart& start, const AgentBinary& agent,
+                         const FactsProgram* facts = nullptr,
+                         const std::vector<std::string>& torch_folders = {});
 
 // The command that takes the loader from standard input and starts it; loader/main.c says what it
 // does and says. Nothing more may be sent before it is ready: the host's `head` may read ahead.
@@ -90,6 +108,10 @@ class AgentLink {
   // Skips whatever the login shell prints and reads what look_command answers, or what the agent
   // says once a loader has started it.
   Result<Greeting> greet(Deadline deadline);
+
+  // What ds-facts says, before greet(); sends it there if the host asks for it. Never an error for
+  // a host that answers and cannot be looked at: the facts then say why they are unknown.
+  Result<NodeFacts> hear_facts(const FactsProgram& program, Deadline deadline);
 
   struct LoaderWord {
     enum class Kind {

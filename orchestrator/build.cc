@@ -27,6 +27,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/lock_folder.h"
 #include "orchestrator/text.h"
 
 namespace dsi {
@@ -74,22 +75,6 @@ Result<void> hash_folder(const fs::path& folder, Sha256& hash) {
     hash.update(line.data(), line.size());
   }
   return {};
-}
-
-Result<UniqueFd> lock_folder(const fs::path& path, Progress& progress, std::stop_token stop) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd) return fail_errno(errno, fmt::format("cannot open {}", path.string()));
-  for (bool told = false; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
-    if (errno != EWOULDBLOCK && errno != EINTR) {
-      return fail_errno(errno, fmt::format("cannot lock {}", path.string()));
-    }
-    if (stop.stop_requested()) return fail("interrupted while another run was building");
-    if (!std::exchange(told, true)) {
-      progress.lasting("Waiting", "for another ds-install that builds the same ops");
-    }
-    std::this_thread::sleep_for(100ms);
-  }
-  return fd;
 }
 
 // "[12/40] Building ..." → 12, 40.

@@ -221,7 +221,8 @@ Result<std::vector<ReleaseFile>> list_files(const fs::path& folder) {
 }
 
 Result<Payload> make_payload(const std::vector<ReleaseFile>& files, std::vector<ManifestOp> ops,
-                             std::map<std::string, std::string> built_with) {
+                             std::map<std::string, std::string> built_with,
+                             std::vector<ManifestPackage> packages) {
   Manifest manifest;
   std::map<std::string, fs::path> content;
   for (const ReleaseFile& file : files) {
@@ -246,6 +247,7 @@ Result<Payload> make_payload(const std::vector<ReleaseFile>& files, std::vector<
     op.needs_libraries = std::move(needs.libraries);
   }
   manifest.ops = std::move(ops);
+  manifest.packages = std::move(packages);
   manifest.built_with = std::move(built_with);
   std::string text = manifest.to_json();
   // Through the parser, so that what is sent is what a node will accept.

@@ -38,7 +38,8 @@ struct ReleaseFile {
 
 // Hashes the files and reads what the ops' libraries need. `ops` may leave needs_* empty.
 Result<Payload> make_payload(const std::vector<ReleaseFile>& files, std::vector<ManifestOp> ops,
-                             std::map<std::string, std::string> built_with);
+                             std::map<std::string, std::string> built_with,
+                             std::vector<ManifestPackage> packages = {});
 
 // All regular files below `folder`, as release files with the same relative paths, sorted.
 Result<std::vector<ReleaseFile>> list_files(const std::filesystem::path& folder);

@@ -45,23 +45,26 @@ Result<int> number(const OptionSpec& option, string_view text) {
   return value;
 }
 
-bool is_op_name(string_view name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+// The names of rules have dashes, those of ops do not.
+bool is_name(string_view name, bool dashes) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [&](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (dashes && c == '-');
   });
 }
 
-Result<void> add_ops(std::vector<std::string>& ops, string_view text) {
+Result<void> add_names(std::vector<std::string>& names, string_view text, bool rules) {
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     const std::string name(text.substr(at, comma - at));
     at = comma + 1;
-    if (!is_op_name(name)) {
-      return tl::unexpected(
-          Error{fmt::format("needs names of ops with commas between, not \"{}\"", printable(text)),
-                "for example cpu_adam,cpu_lion"});
+    if (!is_name(name, rules)) {
+      return tl::unexpected(Error{
+          fmt::format("needs names of {} with commas between, not \"{}\"", rules ? "rules" : "ops",
+                      printable(text)),
+          rules ? "for example torch-other-version,no-space" : "for example cpu_adam,cpu_lion"});
     }
-    if (std::find(ops.begin(), ops.end(), name) == ops.end()) ops.push_back(name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return {};
 }
@@ -139,6 +142,18 @@ Error syntax_error(const po::error_with_option_name& e) {
   return {printable(e.what()), "ds-install --help lists the options"};
 }
 
+// "--deepspeed" may stand alone. Boost cannot say so of an option whose value may also be a word of
+// its own, so what such a word would be missing is put in here.
+std::vector<std::string> with_implied_values(std::vector<std::string> arguments) {
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i] != "--deepspeed") continue;
+    if (i + 1 == arguments.size() || arguments[i + 1].starts_with('-')) {
+      arguments[i] += "=deepspeed";
+    }
+  }
+  return arguments;
+}
+
 // Boost finds where options end and values begin, as getopt would; what they mean is ours.
 Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Error>& errors) {
   namespace style = po::command_line_style;
@@ -151,7 +166,7 @@ Typed read_arguments(const std::vector<std::string>& arguments, std::vector<Erro
   const po::options_description description = boost_description();
   std::vector<po::option> found;
   try {
-    found = po::command_line_parser(arguments)
+    found = po::command_line_parser(with_implied_values(arguments))
                 .options(description)
                 .style(kStyle)
                 .allow_unregistered()
@@ -200,10 +215,27 @@ bool is_given(const Typed& typed, string_view name) {
                      [&](const Given& given) { return given.option->name == name; });
 }
 
+bool has_package(const Typed& typed) {
+  return is_given(typed, "deepspeed") || is_given(typed, "package");
+}
+
+// "history show ID"; how many of the words are understood.
+std::size_t read_history_words(const std::vector<std::string>& words, Options& options,
+                               std::vector<Error>& errors) {
+  if (words[1] != "show") return 1;
+  if (words.size() == 2) {
+    errors.push_back({"history show needs the id of a run", "ds-install history lists them"});
+    return 2;
+  }
+  options.record = words[2];
+  return 3;
+}
+
 // Decides on the command and takes its words away; for -e leaves the folder in `output`.
 CommandKind choose_command(const Typed& typed, bool unknown_options, Options& options,
                            std::vector<Error>& errors) {
-  const bool examples = is_given(typed, "examples");
+  // As in install.sh, -e beside a source tree is about that tree's submodules.
+  const bool examples = is_given(typed, "examples") && !has_package(typed);
   const bool dry_run = is_given(typed, "dry-run");
   CommandKind kind = CommandKind::kInstall;
   std::size_t used = 0;
@@ -224,6 +256,13 @@ CommandKind choose_command(const Typed& typed, bool unknown_options, Options& op
     } else if (command) {
       used = 1;
       kind = command->kind;
+      if (kind == CommandKind::kHistory && typed.words.size() > 1) {
+        used = read_history_words(typed.words, options, errors);
+      } else if (kind == CommandKind::kSchedule && typed.words.size() > 1 &&
+                 (typed.words[1] == "list" || typed.words[1] == "remove")) {
+        options.schedule_word = typed.words[1];
+        used = 2;
+      }
     } else if (!unknown_options) {
       used = typed.words.size();
       std::vector<std::string> names;
@@ -276,6 +315,22 @@ void check_use(const Typed& typed, CommandKind kind, std::vector<Error>& errors)
   }
 }
 
+// Options that mean something only beside a package.
+void check_package_options(const Typed& typed, std::vector<Error>& errors) {
+  if (is_given(typed, "deepspeed") && is_given(typed, "ops") && !is_given(typed, "drop-in")) {
+    errors.push_back({"--ops are ops of ours, and --deepspeed installs DeepSpeed's",
+                      "with --drop-in ours stand in for them; what DeepSpeed compiles is said with "
+                      "DS_BUILD_<OP>=0 or 1 in the environment"});
+  }
+  if (has_package(typed)) return;
+  for (const char* name : {"python", "with-deps", "drop-in"}) {
+    // A bundle may hold a package; that is seen when it is read.
+    if (!is_given(typed, name) || is_given(typed, "bundle")) continue;
+    errors.push_back({fmt::format("--{} is about a Python package, and none is named", name),
+                      "give --deepspeed SOURCE or --package SOURCE"});
+  }
+}
+
 // What the configuration says as far as the command line leaves it open, then the command line.
 void set_all(const Typed& typed, const Config& config, Options& options,
              std::vector<Error>& errors) {
@@ -303,6 +358,26 @@ void set_all(const Typed& typed, const Config& config, Options& options,
   }
 }
 
+// The options of the runs that are scheduled, as words of a command line that means the same from
+// whatever folder.
+std::vector<std::string> words_of(const Typed& typed) {
+  std::vector<std::string> words;
+  for (const Given& given : typed.options) {
+    const OptionSpec& option = *given.option;
+    if (!(option.commands & bit(CommandKind::kInstall))) continue;
+    std::string value = given.value;
+    const bool path =
+        std::holds_alternative<std::filesystem::path Options::*>(option.field) ||
+        std::holds_alternative<std::vector<std::filesystem::path> Options::*>(option.field);
+    // A source may be a path or the name of a package.
+    const bool source = option.name == "deepspeed" || option.name == "package";
+    if (path || (source && std::filesystem::exists(value)))
+      value = std::filesystem::absolute(value).string();
+    words.push_back(dashed(option) + (takes_value(option) ? "=" + value : ""));
+  }
+  return words;
+}
+
 }  // namespace
 
 Result<void> set_option(Options& options, const OptionSpec& option, string_view value) {
@@ -324,7 +399,7 @@ Result<void> set_option(Options& options, const OptionSpec& option, string_view 
     DSI_TRY(const int seconds, number(option, value));
     options.** time = std::chrono::seconds(seconds);
   } else if (const auto* ops = std::get_if<std::vector<std::string> Options::*>(&option.field)) {
-    DSI_CHECK(add_ops(options.**ops, value));
+    DSI_CHECK(add_names(options.**ops, value, option.name == "ignore"));
   } else if (const auto* paths =
                  std::get_if<std::vector<std::filesystem::path> Options::*>(&option.field)) {
     (options.**paths).emplace_back(value);
@@ -356,12 +431,17 @@ Result<ParsedCommandLine> parse_command_line(const std::vector<std::string>& arg
     parsed.print = PrintAndExit{command ? help_text(*command) : help_text()};
     return parsed;
   }
+  if (is_given(typed, "man")) {
+    parsed.print = PrintAndExit{man_page()};
+    return parsed;
+  }
   if (is_given(typed, "version")) {
     parsed.print = PrintAndExit{"ds-install " DSI_VERSION "\n"};
     return parsed;
   }
   options.command = choose_command(typed, !errors.empty(), options, errors);
   check_use(typed, options.command, errors);
+  check_package_options(typed, errors);
 
   Config config;
   if (options.command != CommandKind::kExamples) {
@@ -382,15 +462,37 @@ Result<ParsedCommandLine> parse_command_line(const std::vector<std::string>& arg
     }
   }
   set_all(typed, config, options, errors);
+  if (!options.max_fail.empty() && options.batch.empty()) {
+    errors.push_back({"--max-fail decides between batches, and there is one batch only",
+                      "say with --batch how large they are: 1,10%,50%"});
+  }
+  if (!options.partition.empty() && options.via != "slurm") {
+    errors.push_back({"--partition is of Slurm", "give --via slurm as well"});
+  }
+  if (options.via == "slurm" && !options.drain.empty()) {
+    errors.push_back({"srun reaches no host that is drained", "drain with --via ssh"});
+  }
+  if (!options.undrain.empty() && (options.drain.empty() || options.drain == "slurm")) {
+    errors.push_back({"--undrain is for hosts that a command of --drain took out of service",
+                      "give --drain 'CMD'; --drain slurm gives its nodes back by itself"});
+  }
   if (!errors.empty()) return tl::unexpected(all_of(errors));
 
+  if (options.command == CommandKind::kSchedule) options.scheduled = words_of(typed);
+  // A batch that went on after an op that crashes would not be a test of anything.
+  if (!options.batch.empty()) options.strict = true;
+  if (options.command == CommandKind::kCheck) options.strict = true;
   if (options.output.empty()) {
-    if (options.command == CommandKind::kBuild) options.output = "ds-ops.tar.zst";
+    if (options.command == CommandKind::kBuild) {
+      options.output = options.python_package().empty() ? "ds-ops.tar.zst" : "ds-package.tar.zst";
+    }
     if (options.command == CommandKind::kExamples) options.output = "./ds-install-examples";
   }
-  if (!options.pip_mirror.empty()) {
+  options.update_submodules = has_package(typed) && is_given(typed, "examples");
+  // In a configuration it is for whenever a package is installed.
+  if (is_given(typed, "pip_mirror") && !has_package(typed)) {
     parsed.warnings.push_back(
-        "--pip_mirror is used only by DeepSpeed wheels; the ops themselves need no packages");
+        "--pip_mirror is used only for a Python package; the ops themselves need none");
   }
   return parsed;
 }

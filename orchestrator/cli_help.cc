@@ -31,21 +31,30 @@ Everyday use:
   ds-install --hosts node[01-08]              ... on these hosts
   ds-install -l                               ... on this machine only
   ds-install plan -H hosts.txt                say what would be done, change nothing
+  ds-install survey -H hosts.txt              say what the hosts are and what differs
   ds-install report -H hosts.txt              does every op work on every host?
   ds-install build -o ops.tar.zst             compile here, then, where there is no compiler:
   ds-install --bundle ops.tar.zst             install that
+  ds-install --deepspeed ./DeepSpeed -H hosts.txt
+                                              DeepSpeed itself, built once, in every host's Python
   ds-install -e                               write examples: hostfile, configuration, programs
 )";
 
-constexpr string_view kExitCodes =
-    R"(Exit codes:
-  0    every host is installed or was up to date
-  1    some host failed or could not be reached, or with --strict some op is not ok
-  2    the command line, the configuration or the hostfile is wrong
-  3    compiling or packing failed; no host was touched
-  4    the hosts cannot take what was asked for; no host was touched
-  130  interrupted
-)";
+constexpr std::array<std::pair<int, string_view>, 6> kExitCodes = {{
+    {0, "every host is installed or was up to date"},
+    {1, "some host failed or could not be reached, or with --strict some op is not ok"},
+    {2, "the command line, the configuration or the hostfile is wrong"},
+    {3, "compiling or packing failed; no host was touched"},
+    {4, "the hosts cannot take what was asked for; no host was touched"},
+    {130, "interrupted"},
+}};
+
+std::string exit_codes_help() {
+  std::string text = "Exit codes:\n";
+  for (const auto& [code, meaning] : kExitCodes)
+    text += fmt::format("  {:<3}  {}\n", code, meaning);
+  return text;
+}
 
 std::string one_option(const OptionSpec& option) {
   std::string text = option.letter ? fmt::format("  -{}, ", option.letter) : "      ";
@@ -79,6 +88,13 @@ std::string options_help(unsigned commands) {
 
 }  // namespace
 
+std::span<const std::pair<OptionGroup, string_view>> option_groups() {
+  return kGroups;
+}
+std::span<const std::pair<int, string_view>> exit_codes() {
+  return kExitCodes;
+}
+
 std::string help_text() {
   std::string out(kExamplesOfUse);
   out += "\nUsage: ds-install [command] [options]\n\nCommands:\n";
@@ -88,13 +104,14 @@ std::string help_text() {
   out += options_help(kEverywhere);
   out += "\nIn a name '-' and '_' are the same. The configuration file has the same options; ";
   out += "-e writes one.\n\n";
-  out += kExitCodes;
+  out += exit_codes_help();
   return out;
 }
 
 std::string help_text(const CommandSpec& command) {
   return fmt::format("ds-install {0}: {1}\n\nUsage: ds-install {0} [options]\n{2}\n{3}",
-                     command.name, command.help, options_help(bit(command.kind)), kExitCodes);
+                     command.name, command.help, options_help(bit(command.kind)),
+                     exit_codes_help());
 }
 
 }  // namespace dsi

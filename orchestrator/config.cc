@@ -70,6 +70,18 @@ const HostKey kHostKeys[] = {
        host.torch = node.Scalar();
        return {};
      }},
+    {"python",
+     [](HostOverrides& host, const YAML::Node& node) -> Result<void> {
+       DSI_CHECK(check_python(node.Scalar()));
+       host.python = node.Scalar();
+       return {};
+     }},
+    {"rack",
+     [](HostOverrides& host, const YAML::Node& node) -> Result<void> {
+       if (node.Scalar().empty()) return fail("needs a name");
+       host.rack = node.Scalar();
+       return {};
+     }},
     {"sudo",
      [](HostOverrides& host, const YAML::Node& node) -> Result<void> {
        const std::optional<bool> value = truth(node);
@@ -249,6 +261,8 @@ class Reader {
         if (overrides.user) known.user = overrides.user;
         if (overrides.port) known.port = overrides.port;
         if (overrides.torch) known.torch = overrides.torch;
+        if (overrides.python) known.python = overrides.python;
+        if (overrides.rack) known.rack = overrides.rack;
         if (overrides.sudo) known.sudo = overrides.sudo;
       }
     }

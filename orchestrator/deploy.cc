@@ -18,6 +18,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::chrono::seconds kPipTime = 600s;
+constexpr std::chrono::seconds kPythonTime = 90s;
+
 const HostOverrides& overrides_of(const Options& options, const Host& host) {
   static const HostOverrides kNone;
   auto at = options.per_host.find(host.name);
@@ -33,13 +36,17 @@ AgentStart start_for(const Host& host, const RunContext& run) {
   return start;
 }
 
-std::vector<std::string> torch_folders_for(const Session& session, const RunContext& run) {
+std::vector<std::string> torch_folders_for(const Session& session, const RunContext& run,
+                                           const std::vector<std::string>& ours) {
   std::vector<std::string> folders;
   if (auto torch = overrides_of(run.options, session.host).torch) {
     folders = {*torch, *torch + "/lib"};
   }
-  folders.insert(folders.end(), run.torch_folders.begin(), run.torch_folders.end());
+  folders.insert(folders.end(), ours.begin(), ours.end());
   return folders;
+}
+std::vector<std::string> torch_folders_for(const Session& session, const RunContext& run) {
+  return torch_folders_for(session, run, run.torch_folders);
 }
 
 HostStatus status_of(ConnectFailure failure) {
@@ -94,6 +101,10 @@ Result<void> ensure_agent(Session& session, const RunContext& run) {
   return {};
 }
 
+std::string python_of(const Session& session) {
+  return session.python ? session.python->executable : "";
+}
+
 Result<void> send_file(AgentLink& agent, const std::string& digest, const protocol::Need& need,
                        const RunContext& run) {
   DSI_TRY(distribute::ObjectFile file, run.distributor->object_for(digest, need));
@@ -122,9 +133,11 @@ Result<void> send_file(AgentLink& agent, const std::string& digest, const protoc
 
 // Answers what the agent asks until it gives its result.
 Result<protocol::HostResult> converse(Session& session, std::size_t ops, const RunContext& run) {
-  // The agent may wait for another run's lock and probe every op before it says a word.
+  // The agent may wait for another run's lock and probe every op before it says a word; an
+  // environment of a hundred thousand files on NFS is slow to change, and pip is never fast.
   auto patience = run.options.stall_timeout + 30s +
                   run.options.probe_timeout * static_cast<int>(std::max<std::size_t>(ops, 1));
+  if (session.python) patience += kPipTime;
   for (;;) {
     DSI_TRY(protocol::Message message, hear(session, Deadline::after(patience), run));
     session.transcript.push_back(
@@ -133,8 +146,9 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
              ? message.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
              : message.type));
     if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
-    // What a node counts while it serves others is of interest while others are served.
-    if (message.type == "stage" || message.type == "have") continue;
+    // What a node counts while it serves others is of interest while others are served. It has all
+    // it needs by now, so a neighbour that failed at its own install and left is no fault of its.
+    if (message.type == "stage" || message.type == "have" || message.type == "fault") continue;
     if (message.type != "need" || run.distributor == nullptr) {
       return fail("the agent says \"{}\", which was not expected", message.type);
     }
@@ -160,8 +174,8 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
 HostReport row_for(const Session& session) {
   HostReport row;
   row.host = session.host.name;
-  row.from = session.facts.current;
-  row.to = session.facts.current;
+  row.from = session.python ? session.python->current : session.facts.current;
+  row.to = row.from;
   return row;
 }
 
@@ -201,7 +215,14 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
     session.bytes_before += before;
     session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
   }
-  Result<protocol::HostResult> result = talk();
+  Result<protocol::HostResult> result = [&]() -> Result<protocol::HostResult> {
+    // Whatever changes an environment names it, so it is known before.
+    if (!run.package.empty() && !session.python) DSI_CHECK(ask_python(session, run));
+    if (session.python && !session.python->error.what.empty()) {
+      return tl::unexpected<Error>(session.python->error);
+    }
+    return talk();
+  }();
   if (result) {
     take_result(row, *result);
   } else {
@@ -252,10 +273,20 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
   }
   session.remote = std::move(*remote);
   session.transcript.push_back("connected");
-  auto channel = session.remote->exec(look_command(session.start, run.agent), run.stall_deadline());
+  std::vector<std::string> hints = run.torch_hints ? run.torch_hints() : std::vector<std::string>();
+  auto channel = session.remote->exec(
+      look_command(session.start, run.agent, run.facts, torch_folders_for(session, run, hints)),
+      run.stall_deadline());
   if (!channel) return failed(channel.error());
   auto agent =
       std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest());
+  if (run.facts != nullptr) {
+    // It gives a silent nvidia-smi five seconds, however little a user gives a connection.
+    auto node = agent->hear_facts(
+        *run.facts, Deadline::after(run.options.stall_timeout + std::chrono::seconds(6)));
+    if (!node) return failed(node.error());
+    session.node = *std::move(node);
+  }
   auto greeting = agent->greet(run.stall_deadline());
   if (!greeting) return failed(greeting.error());
   session.facts = greeting->facts;
@@ -271,6 +302,30 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
   return session;
 }
 
+Result<void> ask_python(Session& session, const RunContext& run) {
+  DSI_CHECK(ensure_agent(session, run));
+  protocol::PythonRequest request;
+  request.python = overrides_of(run.options, session.host).python.value_or(run.options.python);
+  request.package = run.package;
+  DSI_CHECK(session.agent->send("python", request, run.stall_deadline()));
+  // It starts a login shell and imports torch.
+  DSI_TRY(protocol::Message message,
+          hear(session, Deadline::after(run.options.stall_timeout + kPythonTime), run));
+  if (message.type != "python") {
+    return fail("the agent says \"{}\", which was not expected", message.type);
+  }
+  DSI_TRY(session.python, protocol::body_as<protocol::PythonFacts>(message));
+  const protocol::PythonFacts& there = *session.python;
+  session.transcript.push_back(
+      there.error.what.empty()
+          ? fmt::format(
+                "Python {} ({}), torch {}, {} {}", there.executable, there.version,
+                there.torch.empty() ? "none" : there.torch, run.package,
+                there.installed.contains(run.package) ? there.installed.at(run.package) : "none")
+          : "no Python: " + there.error.what);
+  return {};
+}
+
 HostReport deploy(Session& session, const Payload& payload, const RunContext& run) {
   HostReport row = carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
@@ -282,16 +337,22 @@ HostReport deploy(Session& session, const Payload& payload, const RunContext& ru
     request.strict = run.options.strict;
     request.torch_folders = torch_folders_for(session, run);
     request.probe_timeout_s = static_cast<int>(run.options.probe_timeout.count());
+    request.python = python_of(session);
+    request.drop_in = run.options.drop_in;
+    request.pip_timeout_s = static_cast<int>(kPipTime.count());
     DSI_CHECK(session.agent->send("install", request, run.stall_deadline()));
-    return converse(session, payload.manifest.ops.size(), run);
+    std::size_t ops = payload.manifest.ops.size();
+    for (const ManifestPackage& package : payload.manifest.packages) ops += package.modules.size();
+    return converse(session, ops, run);
   });
   // Nobody waits for a host that asked for nothing.
-  if (session.swarm == nullptr) run.distributor->excuse(session.number);
+  if (session.swarm == nullptr && run.distributor != nullptr)
+    run.distributor->excuse(session.number);
   return row;
 }
 
 HostReport report_on(Session& session, const RunContext& run) {
-  if (session.facts.current.empty()) {
+  if (run.package.empty() && session.facts.current.empty()) {
     HostReport row = row_for(session);
     row.status = HostStatus::kFailed;
     row.error = {fmt::format("nothing is installed in {}", session.facts.prefix),
@@ -301,7 +362,8 @@ HostReport report_on(Session& session, const RunContext& run) {
   return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     protocol::ReportRequest request{torch_folders_for(session, run),
-                                    static_cast<int>(run.options.probe_timeout.count())};
+                                    static_cast<int>(run.options.probe_timeout.count()),
+                                    run.package, python_of(session)};
     DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
     return converse(session, 32, run);
   });
@@ -310,15 +372,20 @@ HostReport report_on(Session& session, const RunContext& run) {
 HostReport roll_back(Session& session, const RunContext& run) {
   return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
-    protocol::RollbackRequest request{run.run, run.by, torch_folders_for(session, run),
-                                      static_cast<int>(run.options.probe_timeout.count()), 30};
+    protocol::RollbackRequest request{run.run,
+                                      run.by,
+                                      torch_folders_for(session, run),
+                                      static_cast<int>(run.options.probe_timeout.count()),
+                                      30,
+                                      run.package,
+                                      python_of(session)};
     DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
     return converse(session, 32, run);
   });
 }
 
 HostReport uninstall(Session& session, const RunContext& run) {
-  if (!session.agent && session.facts.current.empty()) {
+  if (run.package.empty() && !session.agent && session.facts.current.empty()) {
     HostReport row = row_for(session);
     row.status = HostStatus::kUpToDate;
     row.action = "uninstalled";
@@ -326,8 +393,10 @@ HostReport uninstall(Session& session, const RunContext& run) {
   }
   return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
-    DSI_CHECK(session.agent->send("uninstall", protocol::UninstallRequest{run.run, run.by, 30},
-                                  run.stall_deadline()));
+    DSI_CHECK(session.agent->send(
+        "uninstall",
+        protocol::UninstallRequest{run.run, run.by, 30, run.package, python_of(session)},
+        run.stall_deadline()));
     return converse(session, 1, run);
   });
 }

@@ -49,7 +49,11 @@ struct RunContext {
   std::vector<std::string> torch_folders;  // Where this machine has libtorch: hints for the nodes.
   std::stop_token abort;                   // The second ^C.
   Traffic& traffic;
-  std::vector<std::string> host_names = {};        // By their number in the run.
+  std::string package = {};  // Normalised name of a Python package; empty: the run is about ops.
+  std::vector<std::string> host_names = {};  // By their number in the run.
+  const FactsProgram* facts = nullptr;       // If the hosts are to be looked at closely.
+  // Where this machine has libtorch, as `torch_folders`, for that look; may wait until it is known.
+  std::function<std::vector<std::string>()> torch_hints = nullptr;
   Peering* peering = nullptr;                      // Of an install.
   distribute::Distributor* distributor = nullptr;  // Of an install.
 
@@ -66,6 +70,8 @@ struct Session {
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
   AgentStart start;
   protocol::Facts facts;
+  std::optional<protocol::PythonFacts> python;   // Of a run about a package, once it was asked.
+  NodeFacts node;                                // Unknown unless the run asks for it.
   std::optional<protocol::Listening> listening;  // Once it has been asked.
   Deadline::Clock::time_point next_ping{};       // When it must hear of us again.
   distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
@@ -86,6 +92,10 @@ struct HostFailure {
 // Connects and looks what the host is. Changes nothing there.
 tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
                                            const RunContext& run);
+
+// Asks what the Python is that a package goes into. Brings the agent if the host has none; changes
+// nothing else. That the host has no such Python is an answer, and in the facts.
+Result<void> ask_python(Session& session, const RunContext& run);
 
 // The four things that can be done. Each returns a whole row of the report, whatever happens; each
 // reconnects once if the session was lost while it waited. A host that took part in a swarm keeps

@@ -58,6 +58,30 @@ bool version_less(std::string_view a, std::string_view b) {
   return false;
 }
 
+Result<bool> defines_symbol(const std::filesystem::path& path, std::string_view symbol) {
+  elf_version(EV_CURRENT);
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno(errno, fmt::format("cannot read {}", path.string()));
+  std::unique_ptr<Elf, ElfEnd> elf(elf_begin(fd.get(), ELF_C_READ_MMAP, nullptr));
+  if (!elf || elf_kind(elf.get()) != ELF_K_ELF) return fail("{} is no ELF file", path.string());
+  for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf.get(), section)) != nullptr;) {
+    GElf_Shdr shape;
+    if (gelf_getshdr(section, &shape) == nullptr || shape.sh_type != SHT_DYNSYM ||
+        shape.sh_entsize == 0) {
+      continue;
+    }
+    Elf_Data* data = elf_getdata(section, nullptr);
+    if (data == nullptr) continue;
+    for (int i = 0; i < static_cast<int>(shape.sh_size / shape.sh_entsize); ++i) {
+      GElf_Sym entry;
+      if (gelf_getsym(data, i, &entry) == nullptr || entry.st_shndx == SHN_UNDEF) continue;
+      const char* name = elf_strptr(elf.get(), shape.sh_link, entry.st_name);
+      if (name != nullptr && symbol == name) return true;
+    }
+  }
+  return false;
+}
+
 Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path) {
   elf_version(EV_CURRENT);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

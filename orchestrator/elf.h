@@ -19,6 +19,9 @@ struct ElfNeeds {
 
 Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path);
 
+// True if the shared object defines `symbol` for others: an extension module defines PyInit_<name>.
+Result<bool> defines_symbol(const std::filesystem::path& path, std::string_view symbol);
+
 // True if dotted version a is lower than b, part by part as numbers: 2.9 < 2.34.
 bool version_less(std::string_view a, std::string_view b);
 

@@ -8,6 +8,7 @@
 #include "hostfile/host.h"
 #include "orchestrator/base/result.h"
 #include "orchestrator/options.h"
+#include "orchestrator/ports/process.h"
 #include "orchestrator/progress.h"
 
 namespace dsi {
@@ -20,6 +21,7 @@ struct HostList {
 
 // --local_only, --hosts, -H, or the default hostfile; without the latter a local install, which is
 // said. All errors of a hostfile at once, in the Error's text. Warnings go to `progress`.
-Result<HostList> resolve_hosts(const Options& options, Progress& progress);
+Result<HostList> resolve_hosts(const Options& options, ProcessRunner& processes,
+                               Progress& progress);
 
 }  // namespace dsi

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -20,19 +22,31 @@
 #include "orchestrator/base/nodeset.h"
 #include "orchestrator/base/random.h"
 #include "orchestrator/base/sha256.h"
+#include "orchestrator/batches.h"
 #include "orchestrator/build.h"
 #include "orchestrator/bundle.h"
 #include "orchestrator/deploy.h"
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
+#include "orchestrator/elf.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/exchange.h"
+#include "orchestrator/history.h"
+#include "orchestrator/history_command.h"
 #include "orchestrator/hosts.h"
+#include "orchestrator/metrics.h"
+#include "orchestrator/package/payload.h"
 #include "orchestrator/parallel.h"
 #include "orchestrator/plan.h"
 #include "orchestrator/record.h"
 #include "orchestrator/report.h"
+#include "orchestrator/report_html.h"
+#include "orchestrator/rollout.h"
+#include "orchestrator/schedule.h"
+#include "orchestrator/slurm.h"
 #include "orchestrator/survey.h"
+#include "orchestrator/survey_text.h"
+#include "orchestrator/text.h"
 #include "orchestrator/toolchain.h"
 #include "orchestrator/transfer_text.h"
 
@@ -79,8 +93,16 @@ const char* name_of(CommandKind command) {
       return "rollback";
     case CommandKind::kUninstall:
       return "uninstall";
+    case CommandKind::kSurvey:
+      return "survey";
+    case CommandKind::kCheck:
+      return "check";
     case CommandKind::kHosts:
       return "hosts";
+    case CommandKind::kSchedule:
+      return "schedule";
+    case CommandKind::kHistory:
+      return "history";
     case CommandKind::kExamples:
       return "examples";
   }
@@ -88,8 +110,8 @@ const char* name_of(CommandKind command) {
 }
 
 bool changes_hosts(CommandKind command) {
-  return command == CommandKind::kInstall || command == CommandKind::kRollback ||
-         command == CommandKind::kUninstall;
+  return command == CommandKind::kInstall || command == CommandKind::kSchedule ||
+         command == CommandKind::kRollback || command == CommandKind::kUninstall;
 }
 
 // ---- build → bundle
@@ -99,13 +121,15 @@ BuildRequest request_for(const Options& options, const World& world, Toolchain t
           options.jobs};
 }
 
-// The id that this request gave last time stands beside its build, so that a plan can say what will
-// happen without building. Everything that influences it is in the file's name.
+// The manifest that this request gave last time stands beside its build, so that a plan can say
+// what will happen, and to whom it cannot, without building. Everything that influences it is in
+// the file's name.
 fs::path remembered_release(const World& world, const BuildRequest& request,
                             const std::string& sources, const AgentBinary& agent) {
   std::string names;
   for (const std::string& op : request.ops) names += op + ",";
-  std::string probe = sha256_file(world.folders.probe).value_or("");
+  std::string probe =
+      sha256_file(world.folders.probe).value_or("") + sha256_file(world.folders.facts).value_or("");
   return build_folder(world.folders.cache, request, sources) /
          ("release-" + sha256_hex(names + agent.digest() + probe + DSI_VERSION).substr(0, 16));
 }
@@ -116,6 +140,8 @@ Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
   files.push_back({"bin/ds-probe", world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
   files.push_back({"bin/ds-report", world.folders.agent, true});
+  // It lies in the store of the host from then on, where the next run's first look finds it.
+  files.push_back({"bin/ds-facts", world.folders.facts, true});
   std::vector<ManifestOp> ops;
   for (const BuiltOp& op : build.ops) {
     ManifestOp row;
@@ -134,6 +160,12 @@ Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
   built_with["sources"] = build.sources;
   built_with["ds_install"] = DSI_VERSION;
   return make_payload(files, std::move(ops), std::move(built_with));
+}
+
+Requirements requirements_of(const Toolchain& toolchain) {
+  Manifest manifest;
+  manifest.built_with = toolchain.as_map();
+  return requirements_of(manifest);
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -180,8 +212,77 @@ tl::expected<Payload, RunError> build_payload(const Options& options, World& wor
                                      toolchain.torch.version, took.count()));
   RUN_TRY(Payload payload, kExitBuild, payload_of(build, toolchain, world));
   // Only a plan reads it, so a failure to write it costs nothing.
-  (void)write_file_atomically(remembered_release(world, request, build.sources, agent), payload.id);
+  (void)write_file_atomically(remembered_release(world, request, build.sources, agent),
+                              payload.text);
   return payload;
+}
+
+// The ops that stand in for DeepSpeed's, built against the torch of the Python they are for.
+tl::expected<std::vector<ReleaseFile>, RunError> build_stand_ins(const Options& options,
+                                                                 const BuildPython& python,
+                                                                 World& world) {
+  // Debian's torch has its headers in the system's folders.
+  auto toolchain = find_toolchain(world.processes, python.torch_path, world.drain);
+  if (!toolchain) toolchain = find_toolchain(world.processes, {}, world.drain);
+  if (!toolchain) return tl::unexpected<RunError>(with_exit(kExitBuild)(toolchain.error()));
+  RUN_TRY(BuildResult build, kExitBuild,
+          build_ops(request_for(options, world, *toolchain), world.folders.cache, world.processes,
+                    world.progress, world.drain));
+  for (const BuiltOp& op : build.ops) {
+    if (!op.built) {
+      world.progress.warning(
+          fmt::format("{} cannot be built, and DeepSpeed's own stays: {}", op.name, op.error.what));
+    }
+  }
+  RUN_TRY(std::vector<ReleaseFile> files, kExitBuild, list_files(build.stage));
+  std::erase_if(files, [](const ReleaseFile& file) {
+    return !file.path.starts_with("lib/") && !file.path.starts_with("ops/") &&
+           !file.path.starts_with("python/");
+  });
+  return files;
+}
+
+tl::expected<Payload, RunError> build_package_payload(const Options& options, World& world,
+                                                      const PackageJob& job,
+                                                      const PackageTargets& targets) {
+  auto begin = Clock::now();
+  PackageFiles files{world.folders.package_program, {}, world.folders.cache};
+  if (options.drop_in) {
+    auto stand_ins = build_stand_ins(options, job.python, world);
+    if (!stand_ins) return tl::unexpected<RunError>(stand_ins.error());
+    files.stand_ins = std::move(*stand_ins);
+  }
+  RUN_TRY(
+      BuiltPackage built, world.drain.stop_requested() ? kExitInterrupted : kExitBuild,
+      build_package(job, options, targets, files, world.processes, world.progress, world.drain));
+  const ManifestPackage& package = built.payload.manifest.packages.front();
+  std::vector<std::string> ops;
+  for (const ManifestModule& module : package.modules) ops.push_back(module.op);
+  std::chrono::duration<double> took = Clock::now() - begin;
+  world.progress.lasting(
+      built.fresh ? "Built" : "Unchanged",
+      fmt::format("{} {}{} in {:.1f} s", package.name, package.version,
+                  ops.empty() ? "" : fmt::format(" ({})", list_of(ops)), took.count()));
+  return std::move(built.payload);
+}
+
+// What the hosts on which it can be installed are, for the build.
+PackageTargets targets_of(const Survey& survey, const Plan& plan) {
+  PackageTargets targets;
+  for (std::size_t i = 0; i < survey.rows.size(); ++i) {
+    const auto& python = survey.rows[i].python;
+    if (!python || plan.hosts[i].action == Action::kRefuse) continue;
+    targets.known = true;
+    targets.pythons.push_back(*python);
+    for (const std::string& capability : python->compute_capabilities) {
+      targets.compute_capabilities.push_back(capability);
+    }
+  }
+  std::sort(targets.compute_capabilities.begin(), targets.compute_capabilities.end(), version_less);
+  targets.compute_capabilities.erase(
+      std::unique(targets.compute_capabilities.begin(), targets.compute_capabilities.end()),
+      targets.compute_capabilities.end());
+  return targets;
 }
 
 // ---- what is intended, before the build
@@ -190,13 +291,16 @@ Intention intend_to_install(const Options& options, const World& world, const To
                             const AgentBinary& agent) {
   Intention intention;
   intention.command = "install";
-  intention.arch = toolchain.arch;
+  intention.build = requirements_of(toolchain);
   intention.ops = options.ops;
   BuildRequest request = request_for(options, world, toolchain);
   bool cached = false;
   if (auto sources = hash_sources(request)) {
-    if (auto id = read_file(remembered_release(world, request, *sources, agent))) {
-      intention.release = *id;
+    auto text = read_file(remembered_release(world, request, *sources, agent));
+    auto manifest = text ? Manifest::parse(*text) : fail("it was not built before");
+    if (manifest) {
+      intention.release = release_id(*text);
+      intention.build = requirements_of(*manifest);
       cached = true;
     }
   }
@@ -208,92 +312,63 @@ Intention intend_to_install(const Options& options, const World& world, const To
   return intention;
 }
 
+// What is known of a package once it is built.
+void intend_package(Intention& intention, const Payload& payload) {
+  if (payload.manifest.packages.empty()) return;
+  const ManifestPackage& package = payload.manifest.packages.front();
+  intention.release = payload.id;
+  intention.package = package;
+  intention.ops.clear();
+  for (const ManifestModule& module : package.modules) intention.ops.push_back(module.op);
+  for (const ManifestFile& file : payload.manifest.files) {
+    if (file.path.starts_with("wheels/")) intention.package_bytes += file.size;
+  }
+}
+
 Intention intend_bundle(const Options& options, const Payload& payload) {
   Intention intention;
   intention.command = "install";
   intention.release = payload.id;
   intention.source = "bundle " + options.bundle.string();
-  if (auto arch = payload.manifest.built_with.find("arch");
-      arch != payload.manifest.built_with.end()) {
-    intention.arch = arch->second;
-  }
+  intention.build = requirements_of(payload.manifest);
   for (const ManifestOp& op : payload.manifest.ops) intention.ops.push_back(op.name);
+  intend_package(intention, payload);
+  return intention;
+}
+
+Intention intend_job(const PackageJob& job) {
+  Intention intention;
+  intention.command = "install";
+  intention.package = expected_package(job);
+  const std::string from = job.source.path.filename().string();
+  intention.source =
+      job.source.kind == SourceKind::kWheel
+          ? from
+          : fmt::format("{} from {}, built with Python {} and torch {}", job.name, from,
+                        job.python.version, job.python.torch.empty() ? "none" : job.python.torch);
   return intention;
 }
 
 // ---- hosts
 
-HostReport row_without_session(const PlannedHost& host) {
-  HostReport row;
-  row.host = host.host;
-  row.status = host.status;
-  row.from = host.from;
-  row.to = host.from;
-  row.error = host.error;
-  return row;
-}
-
-// Works on every host that the plan leaves, side by side.
-template <typename Work>
-std::vector<HostReport> work_on_hosts(const Plan& plan, Survey& survey, const RunContext& run,
-                                      World& world, std::string_view verb, Work&& work) {
-  std::vector<HostReport> rows(plan.hosts.size());
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = row_without_session(plan.hosts[i]);
-    bool reached = survey.sessions[i].has_value() && plan.hosts[i].action != Action::kRefuse;
-    if (!reached) continue;
-    rows[i].error = {"interrupted before anything was done", ""};
-    todo.push_back(i);
-  }
-  std::atomic<std::size_t> done{0};
-  TransferMeter meter;
-  Ticker ticker(world.progress, std::string(verb), [&] {
-    Transfer now{done.load(), todo.size(), run.traffic.bytes_sent.load(), 0, 0};
-    if (run.distributor != nullptr) {
-      now.done = run.distributor->bytes_done();
-      now.wanted = run.distributor->bytes_wanted();
-    }
-    return meter.text(now, TransferMeter::Clock::now());
-  });
-  // Hosts that wait for each other must all be at work: then the fan-out bounds the connecting
-  // only.
-  bool together = run.peering != nullptr && run.peering->swarm;
-  if (run.distributor != nullptr) run.distributor->expect(todo.size());
-  parallel_for(todo.size(), together ? todo.size() : static_cast<std::size_t>(run.options.fanout),
-               world.drain, [&](std::size_t k) {
-                 std::size_t i = todo[k];
-                 rows[i] = work(*survey.sessions[i]);
-                 ++done;
-                 world.progress.detail(
-                     1, fmt::format("{}: {} in {:.2f} s", rows[i].host, to_string(rows[i].status),
-                                    rows[i].seconds.count()));
-                 for (const std::string& line : survey.sessions[i]->transcript) {
-                   world.progress.detail(2, fmt::format("{}: {}", rows[i].host, line));
-                 }
-                 if (run.distributor != nullptr) attend(*survey.sessions[i], run, world.drain);
-               });
-  return rows;
-}
-
 // Ends what still serves others, side by side: a hundred farewells one by one take their time.
-void hang_up(Survey& survey, const Options& options) {
-  parallel_for(survey.sessions.size(), static_cast<std::size_t>(options.fanout), {},
-               [&](std::size_t i) {
-                 if (survey.sessions[i]) survey.sessions[i]->hang_up();
-               });
+void hang_up(const std::vector<std::size_t>& batch, Survey& survey, const Options& options) {
+  parallel_for(batch.size(), static_cast<std::size_t>(options.fanout), {}, [&](std::size_t k) {
+    if (auto& session = survey.sessions[batch[k]]) session->hang_up();
+  });
 }
 
-// How the payload comes to the hosts, and what is made for it once.
+// How the payload comes to so many hosts, and what is made for it once.
 class Distribution {
  public:
-  Distribution(const Payload& payload, const HostList& hosts, const World& world, RunContext& run)
+  Distribution(const Payload& payload, std::size_t hosts, bool local, const World& world,
+               RunContext& run)
       : wire_(payload, world.folders.cache / "wire"),
         content_(world.folders.cache / "content"),
         distributor_(payload, wire_, content_),
         peering_{
-            random_hex(32), !hosts.local && run.options.topology != "star",
-            !hosts.local && run.options.topology != "star" && hosts.hosts.size() > 1,
+            random_hex(32), !local && run.options.topology != "star",
+            !local && run.options.topology != "star" && hosts > 1,
             // Checked where the options were read.
             distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0))} {
     run.distributor = &distributor_;
@@ -301,19 +376,19 @@ class Distribution {
     if (peering_.listen) {
       std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
       peering_.agent_sources = std::make_unique<distribute::AgentSources>(
-          distribute::AgentSources::limits_for(hosts.hosts.size(), wire_size));
+          distribute::AgentSources::limits_for(hosts, wire_size));
     }
     // Only later runs miss it.
     if (auto kept = content_.keep(payload); !kept) world.progress.warning(kept.error().what);
   }
 
-  void tell(RunReport& report, const Record& record, const RunContext& run, World& world) {
+  // What is to be told of it, added to what is there.
+  void tell(RunReport& report, std::vector<distribute::SwarmStory>& stories,
+            const RunContext& run) {
     for (const distribute::Remark& remark : distributor_.take_remarks()) {
       report.remarks.push_back({run.number_to_name(remark.peer), remark.text});
     }
-    if (auto written = record.write_swarms(distributor_.stories()); !written) {
-      world.progress.warning("the record is incomplete: " + written.error().what);
-    }
+    for (const distribute::SwarmStory& story : distributor_.stories()) stories.push_back(story);
   }
 
  private:
@@ -346,6 +421,41 @@ std::vector<std::string> columns_of(const std::vector<HostReport>& rows) {
   return columns;
 }
 
+// Each once, with the hosts that it is about.
+void tell_warnings(const Plan& plan, Progress& progress) {
+  std::map<std::string, std::vector<std::string>> hosts;
+  for (const PlannedHost& host : plan.hosts) {
+    for (const std::string& warning : host.warnings) hosts[warning].push_back(host.host);
+  }
+  for (const auto& [warning, names] : hosts) {
+    progress.warning(fmt::format("{}: {}", fold_nodeset(names), warning));
+  }
+}
+
+// Each warning once, however often the plan is made.
+void warn_of(const Plan& plan, std::set<std::string>& warned, World& world) {
+  for (const std::string& warning : warnings_of(plan)) {
+    if (warned.insert(warning).second) world.progress.warning(printable(warning, true));
+  }
+}
+
+std::unique_ptr<Drain> make_drain(const Options& options, const std::string& run, World& world) {
+  if (options.drain.empty()) return nullptr;
+  if (options.drain == "slurm") {
+    return make_slurm_drain(
+        run, [&world](const std::string& other) { return run_is_over(world.folders.state, other); },
+        world.processes, world.drain);
+  }
+  return make_command_drain(options.drain, options.undrain, run,
+                            parse_window(options.drain_limit).value_or(std::chrono::seconds(0)),
+                            world.processes, world.drain);
+}
+
+Connector& reached_by(const Options& options, const HostList& hosts, World& world) {
+  if (hosts.local) return world.local;
+  return options.via == "slurm" ? world.slurm : world.ssh;
+}
+
 Result<AgentBinary> load_agent(const Folders& folders) {
   return AgentBinary::load({folders.agent, folders.agent_compressed, folders.loader});
 }
@@ -353,27 +463,71 @@ Result<AgentBinary> load_agent(const Folders& folders) {
 // install, plan, report, rollback, uninstall: everything that has hosts.
 tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   auto begin = Clock::now();
-  RUN_TRY(HostList hosts, kExitUsage, resolve_hosts(options, world.progress));
+  RUN_TRY(HostList hosts, kExitUsage, resolve_hosts(options, world.processes, world.progress));
   RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
 
   bool installs = options.command == CommandKind::kInstall || options.command == CommandKind::kPlan;
-  bool builds = installs && options.bundle.empty();
+  const bool packs = installs && options.bundle.empty() && !options.python_package().empty();
+  bool builds = installs && options.bundle.empty() && !packs;
+  bool looks = installs || options.command == CommandKind::kSurvey;
+  // A mistake in a site's rules keeps nobody from a rollback.
+  Rules rules;
+  std::set<std::string> ignored;
+  if (looks) {
+    RUN_TRY(rules, kExitUsage, load_rules(options.rules));
+    RUN_TRY(ignored, kExitUsage, check_ignored(rules, options.ignore));
+  }
+  RUN_TRY(FactsProgram facts, kExitUsage, FactsProgram::load(world.folders.facts));
   std::optional<Payload> payload;
-  if (installs && !builds) {
+  std::optional<PackageJob> job;
+  std::string package;  // Whatever is done, it is about this package.
+  if (packs) {
+    RUN_TRY(job, kExitBuild,
+            prepare_package(options, world.folders.cache, world.processes, world.progress,
+                            world.drain));
+    package = job->name;
+  } else if (installs && !builds) {
     RUN_TRY(payload, kExitUsage, read_bundle(options.bundle, world.folders.cache));
+    if (!payload->manifest.packages.empty()) package = payload->manifest.packages.front().name;
+    if (package.empty() && (options.drop_in || !options.python.empty())) {
+      return tl::unexpected<RunError>(RunError{
+          kExitUsage,
+          {fmt::format("{} holds ops, and --python and --drop-in are about a Python package",
+                       options.bundle.string()),
+           "leave them out"}});
+    }
+  } else if (!installs && !options.python_package().empty()) {
+    RUN_TRY(package, kExitUsage, installed_package_name(options));
   }
   // Looking for compilers and connecting wait for different things; both at once.
-  auto toolchain_later = std::async(std::launch::async, [&]() -> Result<Toolchain> {
-    if (!builds) return Toolchain{};
-    return find_toolchain(world.processes, options.torch, world.drain);
-  });
+  std::shared_future<Result<Toolchain>> toolchain_later =
+      std::async(std::launch::async, [&]() -> Result<Toolchain> {
+        if (!builds) return Toolchain{};
+        return find_toolchain(world.processes, options.torch, world.drain);
+      }).share();
 
   Traffic traffic;
-  RunContext run{new_run_id(), who_runs(),  options, agent, hosts.local ? world.local : world.ssh,
+  RunContext run{new_run_id(), who_runs(),  options, agent, reached_by(options, hosts, world),
                  {},           world.abort, traffic};
+  run.package = package;
   for (const Host& host : hosts.hosts) run.host_names.push_back(host.name);
+  if (looks) run.facts = &facts;
+  // The same places, in the same order, as the agent will be told.
+  run.torch_hints = [&]() -> std::vector<std::string> {
+    if (!options.torch.empty() && !builds) return {options.torch.string()};
+    if (!builds) return {};
+    const Result<Toolchain>& found = toolchain_later.get();
+    if (!found) return {};
+    return {found->torch.library.string(), found->torch.prefix.string()};
+  };
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
-  RUN_TRY(Toolchain toolchain, kExitBuild, toolchain_later.get());
+  if (options.command == CommandKind::kSurvey) {
+    options.json ? print_survey_json(world.out, survey.rows, rules, ignored)
+                 : print_survey(world.out, survey.rows, rules, ignored);
+    if (world.drain.stop_requested()) return kExitInterrupted;
+    return group_hosts(survey.rows).unlooked.empty() ? kExitOk : kExitSomeFailed;
+  }
+  RUN_TRY(Toolchain toolchain, kExitBuild, Result<Toolchain>(toolchain_later.get()));
   if (builds)
     run.torch_folders = {toolchain.torch.library.string(), toolchain.torch.prefix.string()};
 
@@ -381,12 +535,27 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   if (!installs) {
     intention.command = name_of(options.command);
     intention.source = "on " + std::to_string(hosts.hosts.size()) + " hosts of " + hosts.source;
+    if (!package.empty()) {
+      intention.package.emplace();
+      intention.package->name = package;
+    }
+  } else if (packs) {
+    intention = intend_job(*job);
   } else if (builds) {
     intention = intend_to_install(options, world, toolchain, agent);
   } else {
     intention = intend_bundle(options, *payload);
   }
-  Plan plan = make_plan(intention, survey.rows);
+  Plan plan = make_plan(intention, survey.rows, rules, ignored);
+  RUN_TRY(Pace pace, kExitUsage, pace_of(options, plan.hosts, begin));
+  std::map<std::string, std::string> wanted;  // Release by host, for check.
+  if (options.command == CommandKind::kCheck) {
+    if (options.release.empty()) {
+      wanted = releases_on_record(world.folders.state, package, run.host_names);
+    } else {
+      for (const std::string& host : run.host_names) wanted[host] = options.release;
+    }
+  }
   if (options.command == CommandKind::kPlan) {
     options.json ? print_plan_json(world.out, plan) : print_plan(world.out, plan);
     if (plan.all_refused()) return kExitRefused;
@@ -395,14 +564,34 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     return all_reached ? kExitOk : kExitSomeFailed;
   }
 
+  std::set<std::string> warned;
+  warn_of(plan, warned, world);
+
   // A host list of which nobody can be worked on needs no build.
   bool anybody = std::any_of(plan.hosts.begin(), plan.hosts.end(), [](const PlannedHost& host) {
     return host.action != Action::kNone && host.action != Action::kRefuse;
   });
+  if (packs && anybody && !world.drain.stop_requested()) {
+    auto built = build_package_payload(options, world, *job, targets_of(survey, plan));
+    if (!built) return tl::unexpected<RunError>(built.error());
+    payload = std::move(*built);
+    // Only the wheel itself says all that it asks of a host.
+    intend_package(intention, *payload);
+    plan = make_plan(intention, survey.rows, rules, ignored);
+    warn_of(plan, warned, world);
+    RUN_TRY(pace, kExitUsage, pace_of(options, plan.hosts, begin));
+  }
+  tell_warnings(plan, world.progress);
   if (builds && anybody && !world.drain.stop_requested()) {
     auto built = build_payload(options, world, toolchain, agent);
     if (!built) return tl::unexpected<RunError>(built.error());
     payload = std::move(*built);
+    // What the build needs is known only now; whom it cannot serve is still untouched.
+    intention.release = payload->id;
+    intention.build = requirements_of(payload->manifest);
+    plan = make_plan(intention, survey.rows, rules, ignored);
+    warn_of(plan, warned, world);
+    RUN_TRY(pace, kExitUsage, pace_of(options, plan.hosts, begin));
   }
 
   RUN_TRY(Record record, kExitUsage, Record::create(world.folders.state, run.run));
@@ -413,25 +602,35 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   report.run = run.run;
   report.command = name_of(options.command);
   report.strict = options.strict;
+  report.package = package;
+  std::unique_ptr<Drain> drain = make_drain(options, run.run, world);
+  auto go = [&](const Steps& steps) {
+    return roll_out(plan, survey, run, world, pace, steps, drain.get(), report.remarks);
+  };
   if (options.command == CommandKind::kInstall) {
     std::optional<Distribution> distribution;
-    if (payload) {
-      report.release = payload->id;
-      distribution.emplace(*payload, hosts, world, run);
+    std::vector<distribute::SwarmStory> stories;
+    if (payload) report.release = payload->id;
+    report.hosts =
+        go({"Installing", [&](Session& session) { return deploy(session, *payload, run); },
+            [&](const std::vector<std::size_t>& numbers) {
+              if (!payload) return;
+              distribution.emplace(*payload, numbers.size(), hosts.local, world, run);
+            },
+            [&](const std::vector<std::size_t>& numbers) {
+              hang_up(numbers, survey, options);
+              if (distribution) distribution->tell(report, stories, run);
+            }});
+    if (auto written = record.write_swarms(stories); !written) {
+      world.progress.warning("the record is incomplete: " + written.error().what);
     }
-    report.hosts = work_on_hosts(plan, survey, run, world, "Installing",
-                                 [&](Session& session) { return deploy(session, *payload, run); });
-    hang_up(survey, options);
-    if (distribution) distribution->tell(report, record, run, world);
-  } else if (options.command == CommandKind::kReport) {
-    report.hosts = work_on_hosts(plan, survey, run, world, "Asking",
-                                 [&](Session& session) { return report_on(session, run); });
+  } else if (options.command == CommandKind::kReport || options.command == CommandKind::kCheck) {
+    report.hosts = go({"Asking", [&](Session& session) { return report_on(session, run); }});
+    if (options.command == CommandKind::kCheck) hold_against(wanted, report);
   } else if (options.command == CommandKind::kRollback) {
-    report.hosts = work_on_hosts(plan, survey, run, world, "Rolling back",
-                                 [&](Session& session) { return roll_back(session, run); });
+    report.hosts = go({"Rolling back", [&](Session& session) { return roll_back(session, run); }});
   } else {
-    report.hosts = work_on_hosts(plan, survey, run, world, "Uninstalling",
-                                 [&](Session& session) { return uninstall(session, run); });
+    report.hosts = go({"Uninstalling", [&](Session& session) { return uninstall(session, run); }});
   }
   report.columns = columns_of(report.hosts);
   report.interrupted = world.drain.stop_requested();
@@ -443,15 +642,40 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     print_report(world.out, report, Style::detect(STDOUT_FILENO));
   }
   keep_record(record, report, survey, world);
+  auto told = [&](const Result<void>& written, const fs::path& file) {
+    if (written) {
+      world.progress.lasting("Wrote", file.string());
+    } else {
+      world.progress.warning("there is no " + file.string() + ": " + written.error().what);
+    }
+  };
+  if (!options.html.empty()) {
+    told(write_page(options.html, report, world.folders.state), options.html);
+  }
+  if (!options.metrics.empty()) {
+    told(write_file_atomically(options.metrics, metrics_text(report, std::time(nullptr))),
+         options.metrics);
+  }
   world.progress.detail(1, "the record is in " + record.folder().string());
   return exit_code(report);
 }
 
-tl::expected<int, RunError> run_build(const Options& options, World& world) {
+// What `build` puts into its file: a package, or the ops.
+tl::expected<Payload, RunError> payload_for_bundle(const Options& options, World& world) {
+  if (!options.python_package().empty()) {
+    RUN_TRY(PackageJob job, kExitBuild,
+            prepare_package(options, world.folders.cache, world.processes, world.progress,
+                            world.drain));
+    return build_package_payload(options, world, job, {});
+  }
   RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
   RUN_TRY(Toolchain toolchain, kExitBuild,
           find_toolchain(world.processes, options.torch, world.drain));
-  auto payload = build_payload(options, world, toolchain, agent);
+  return build_payload(options, world, toolchain, agent);
+}
+
+tl::expected<int, RunError> run_build(const Options& options, World& world) {
+  auto payload = payload_for_bundle(options, world);
   if (!payload) return tl::unexpected<RunError>(payload.error());
   RUN_TRY(auto written, kExitBuild,
           write_bundle(*payload, options.output).map([] { return true; }));
@@ -475,7 +699,7 @@ tl::expected<int, RunError> run_build(const Options& options, World& world) {
 }
 
 tl::expected<int, RunError> run_hosts(const Options& options, World& world) {
-  RUN_TRY(HostList list, kExitUsage, resolve_hosts(options, world.progress));
+  RUN_TRY(HostList list, kExitUsage, resolve_hosts(options, world.processes, world.progress));
   std::vector<std::string> names;
   for (const Host& host : list.hosts) {
     names.push_back(host.name);
@@ -501,15 +725,27 @@ tl::expected<int, RunError> run_hosts(const Options& options, World& world) {
 }  // namespace
 
 tl::expected<int, RunError> run_command(const Options& options, World& world) {
-  if (::geteuid() == 0 && changes_hosts(options.command) && !options.allow_sudo) {
+  if (::geteuid() == 0 && changes_hosts(options.command) && !options.allow_sudo &&
+      options.schedule_word.empty()) {
     return tl::unexpected<RunError>(
         RunError{kExitUsage,
                  {"running as root installs for everybody, and that must be asked for",
                   "give -r (--allow_sudo), or run as the user it is for"}});
   }
+  // Found at once, not after an hour of work.
+  for (const auto& [option, file] :
+       {std::pair("--html", options.html), {"--metrics", options.metrics}}) {
+    fs::path folder = file.parent_path();
+    if (folder.empty() || fs::is_directory(folder)) continue;
+    return tl::unexpected<RunError>(RunError{
+        kExitUsage,
+        {fmt::format("{} {}: there is no folder {}", option, file.string(), folder.string()),
+         "make it, or name another place"}});
+  }
   if (options.clean) {
     std::error_code error;
-    for (const char* part : {"builds", "bundles", "wire", "content"}) {
+    for (const char* part : {"builds", "bundles", "wire", "content", "wheels", "repacked",
+                             "fetched", "dependencies"}) {
       fs::remove_all(world.folders.cache / part, error);
     }
     world.progress.lasting("Emptied", "the build cache " + world.folders.cache.string());
@@ -519,6 +755,20 @@ tl::expected<int, RunError> run_command(const Options& options, World& world) {
       return run_build(options, world);
     case CommandKind::kHosts:
       return run_hosts(options, world);
+    case CommandKind::kSchedule: {
+      RUN_TRY(bool done, kExitUsage,
+              run_schedule(options, fs::read_symlink("/proc/self/exe"), world.processes,
+                           world.drain, world.progress, world.out)
+                  .map([] { return true; }));
+      (void)done;
+      return kExitOk;
+    }
+    case CommandKind::kHistory: {
+      auto shown =
+          show_history(options, world.folders.state, world.out, Style::detect(STDOUT_FILENO));
+      if (!shown) return tl::unexpected<RunError>(RunError{kExitUsage, shown.error()});
+      return kExitOk;
+    }
     case CommandKind::kExamples: {
       RUN_TRY(WrittenExamples written, kExitUsage,
               write_examples(world.folders.examples, options.output));

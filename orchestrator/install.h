@@ -27,6 +27,7 @@ struct World {
   ProcessRunner& processes;
   Connector& ssh;
   Connector& local;
+  Connector& slurm;
   Progress& progress;
   std::ostream& out;
   std::stop_token drain;  // The first ^C.

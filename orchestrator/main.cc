@@ -7,6 +7,7 @@
 
 #include "orchestrator/adapters/local_host.h"
 #include "orchestrator/adapters/local_process.h"
+#include "orchestrator/adapters/srun_host.h"
 #include "orchestrator/adapters/ssh_host.h"
 #include "orchestrator/install.h"
 #include "orchestrator/interrupt.h"
@@ -51,7 +52,8 @@ int run(const std::vector<std::string>& arguments) {
   dsi::LocalProcessRunner processes;
   dsi::SshConnector ssh;
   dsi::LocalConnector local;
-  dsi::World world{*folders,          processes,        ssh, local, progress, std::cout,
+  dsi::SrunConnector slurm;
+  dsi::World world{*folders,          processes,        ssh, local, slurm, progress, std::cout,
                    interrupt.drain(), interrupt.abort()};
   auto code = dsi::run_command(options, world);
   if (!code) {

@@ -36,9 +36,40 @@ struct ManifestOp {
   friend bool operator==(const ManifestOp&, const ManifestOp&) = default;
 };
 
+// A compiled module inside a wheel.
+struct ManifestModule {
+  std::string name;  // What Python imports: "deepspeed.ops.adam.cpu_adam_op".
+  std::string op;    // "cpu_adam"; where the package knows no ops, the module's name.
+  std::map<std::string, std::string> needs_symbols;  // As in ManifestOp.
+  std::vector<std::string> needs_libraries;          // As in ManifestOp.
+  // Read from its fatbins: "8.0", "9.0", "9.0a", "9.0+PTX". Empty: no device code.
+  std::vector<std::string> compute_capabilities;
+  friend bool operator==(const ManifestModule&, const ManifestModule&) = default;
+};
+
+// A Python package, installed from its wheel by the pip of each host.
+struct ManifestPackage {
+  std::string name;                       // Normalised as in PEP 503: "deepspeed".
+  std::string version;                    // As METADATA has it: "0.19.6+cu130".
+  std::string wheel;                      // Path in the release: "wheels/deepspeed-….whl".
+  std::vector<std::string> dependencies;  // Paths of the wheels that go with it; sorted.
+  std::vector<std::string> tags;          // Of the wheel, one each: "cp311-cp311-linux_x86_64".
+  std::string torch;                      // What it was compiled with; empty: it uses no torch.
+  std::string torch_cuda;                 // That torch's CUDA: "13.0"; empty: none.
+  // Lowest level of processor for which its code was compiled: "x86-64-v3". Empty: any, or unknown.
+  std::string cpu_level;
+  std::vector<std::string> requires_dist;  // METADATA's Requires-Dist lines, markers and all.
+  std::vector<ManifestModule> modules;     // Sorted by name, no two alike.
+  // Highest symbol versions of every shared object in the wheel, those that are no modules too.
+  std::map<std::string, std::string> needs_symbols;
+  friend bool operator==(const ManifestPackage&, const ManifestPackage&) = default;
+};
+
 struct Manifest {
   std::vector<ManifestFile> files;  // Sorted by path, no two alike.
   std::vector<ManifestOp> ops;      // Sorted by name.
+  // Sorted by name, no two alike. A release has ops or packages, never both.
+  std::vector<ManifestPackage> packages;
   // What the build saw, for people and for the checks on a node: "torch", "torch_cxx11_abi",
   // "compiler", "cuda", "arch" (x86_64), "source", "ds_install", ...
   std::map<std::string, std::string> built_with;
@@ -58,5 +89,8 @@ std::string release_id(std::string_view manifest_json);
 // True if `path` stays inside the folder it is put in: relative, '/'-separated, no empty, "." or
 // ".." part, no NUL or control character, at most 1,024 bytes.
 bool is_safe_relative_path(std::string_view path);
+
+// A distribution's name as PEP 503 normalises it: "Foo._Bar" is "foo-bar".
+std::string normalised_package_name(std::string_view name);
 
 }  // namespace dsi

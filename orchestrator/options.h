@@ -16,11 +16,15 @@ namespace dsi {
 enum class CommandKind {
   kInstall,
   kPlan,
+  kSurvey,
   kBuild,
   kReport,
   kRollback,
   kUninstall,
   kHosts,
+  kCheck,     // report, held against the release that the hosts should have.
+  kSchedule,  // install, at set times.
+  kHistory,   // What earlier runs left; reaches no host.
   kExamples,  // -e: write the examples, install nothing.
 };
 
@@ -29,8 +33,10 @@ struct HostOverrides {
   std::optional<std::string> prefix;
   std::optional<std::string> user;
   std::optional<int> port;
-  std::optional<std::string> torch;  // A folder on that host.
+  std::optional<std::string> torch;   // A folder on that host.
+  std::optional<std::string> python;  // An interpreter on that host.
   std::optional<bool> sudo;
+  std::optional<std::string> rack;  // What fails together, for --order racks.
 };
 
 struct Options {
@@ -41,6 +47,8 @@ struct Options {
   bool hostfile_given = false;  // -H was there, so it must exist.
   std::string hosts;            // --hosts node[01-08]
   bool local_only = false;
+  std::string via = "ssh";  // ssh, slurm: how hosts are reached.
+  std::string partition;    // Of Slurm: its nodes are the hosts.
 
   // What.
   std::vector<std::string> ops;                    // --ops a,b; empty: all.
@@ -48,28 +56,63 @@ struct Options {
   std::filesystem::path bundle;                    // --bundle FILE: install this, build nothing.
   std::filesystem::path output;                    // build -o FILE; -e's folder.
   std::filesystem::path torch;                     // --torch PREFIX
-  std::string pip_mirror;                          // -m; used by the DeepSpeed payload only.
-  bool clean = false;                              // --clean: empty the build cache first.
-  bool no_clean = false;                           // -n: accepted; the cache is never stale.
-  bool keep_going = false;                         // Install what could be built.
-  int jobs = 0;                                    // Compile jobs; 0: what cores and memory allow.
+  // A Python package instead of the ops: a folder, an sdist, a wheel or a requirement to install;
+  // to report, rollback and uninstall its name.
+  std::string deepspeed;           // --deepspeed
+  std::string package;             // --package: any other.
+  std::string python;              // --python: the interpreter, here and on the hosts.
+  bool with_deps = false;          // --with-deps: what the package requires goes along.
+  bool drop_in = false;            // --drop-in: our ops under DeepSpeed's names.
+  std::string pip_mirror;          // -m: the index that pip uses here.
+  bool update_submodules = false;  // -e beside a package's folder.
+  bool clean = false;              // --clean: empty the build cache first.
+  bool no_clean = false;           // -n: a package's own build folder is used.
+  bool keep_going = false;         // Install what could be built.
+  int jobs = 0;                    // Compile jobs; 0: what cores and memory allow.
 
   // How.
   std::string prefix;       // --prefix on the hosts; empty: /opt/ds-ops for root, else below $HOME.
   bool pip_sudo = false;    // -s: work under sudo on the hosts.
   bool allow_sudo = false;  // -r: root may run this.
   int fanout = 64;          // Sessions at once.
-  std::string topology = "auto";  // auto, swarm, star: which way the bytes go.
-  std::string peer_ports;         // "A-B": where nodes listen for each other; empty: any port.
-  std::string rate_limit;         // "100mbit": what this machine and each node may send.
+  std::string batch;        // "1,10%,50%": batches.h; empty: all hosts at once.
+  std::string max_fail;     // "2", "5%": how many hosts may fail before a next batch.
+  std::string window;       // "2h": nothing new is begun later than this.
+  std::string drain;        // "slurm", or a command for each host; empty: none.
+  std::string undrain;      // A command for each host.
+  std::string drain_limit = "4h";  // Until a host must be free of jobs.
+  std::string order = "hostfile";  // hostfile, racks.
+  std::string topology = "auto";   // auto, swarm, star: which way the bytes go.
+  std::string peer_ports;          // "A-B": where nodes listen for each other; empty: any port.
+  std::string rate_limit;          // "100mbit": what this machine and each node may send.
   std::chrono::seconds connect_timeout{10};
   std::chrono::seconds stall_timeout{30};  // Without progress on a connection.
   std::chrono::seconds probe_timeout{60};  // For the self-test of one op.
 
+  // What may go where.
+  std::vector<std::filesystem::path> rules;  // --rules FILE, any number of times.
+  std::vector<std::string> ignore;           // --ignore RULE[,RULE]: rules that are not asked.
+
   // What is told.
   bool strict = false;  // An op that is not ok fails its host.
   bool json = false;
+  // schedule
+  std::string schedule_word;  // "list", "remove"; empty: add.
+  std::string name;           // Of the unit, behind "ds-install-".
+  std::string at;             // systemd's calendar, or cron's five fields.
+  std::string random_delay;   // systemd's time span.
+  bool schedule_user = false;
+  bool cron = false;
+  std::vector<std::string> scheduled;  // The options of the runs, as words.
+
+  std::string record;             // history show: which run; empty: list them.
+  std::string release;            // check: what the hosts should have; empty: what they last got.
+  std::filesystem::path metrics;  // --metrics FILE: for Prometheus' textfile collector.
+  std::filesystem::path html;     // --html FILE: the report as a page, besides.
   int verbose = 0;
+
+  // What is installed is a Python package: its source or name, or empty.
+  const std::string& python_package() const { return deepspeed.empty() ? package : deepspeed; }
 
   std::filesystem::path config;
   std::map<std::string, HostOverrides> per_host;  // By single host name, ranges expanded.

@@ -13,22 +13,35 @@ namespace {
 
 using std::string_view;
 
-constexpr unsigned kInstall = bit(CommandKind::kInstall) | bit(CommandKind::kPlan);
+constexpr unsigned kInstall =
+    bit(CommandKind::kInstall) | bit(CommandKind::kPlan) | bit(CommandKind::kSchedule);
+constexpr unsigned kScheduling = bit(CommandKind::kSchedule);
 constexpr unsigned kBuilding = kInstall | bit(CommandKind::kBuild);
-constexpr unsigned kTesting = kInstall | bit(CommandKind::kReport) | bit(CommandKind::kRollback);
+constexpr unsigned kAsking = bit(CommandKind::kReport) | bit(CommandKind::kCheck);
+constexpr unsigned kTesting = kInstall | kAsking | bit(CommandKind::kRollback);
 constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall);
-constexpr unsigned kWithHosts = kOnNodes | bit(CommandKind::kHosts);
+constexpr unsigned kLooking = kInstall | bit(CommandKind::kSurvey);
+constexpr unsigned kReaching = kOnNodes | bit(CommandKind::kSurvey);
+constexpr unsigned kWithHosts = kReaching | bit(CommandKind::kHosts);
+constexpr unsigned kChanging =
+    kInstall | bit(CommandKind::kRollback) | bit(CommandKind::kUninstall);
+constexpr unsigned kRecorded = bit(CommandKind::kHistory);
 
 constexpr int kMostSeconds = 24 * 60 * 60;
 
-constexpr std::array<CommandSpec, 7> kCommands = {{
+constexpr std::array<CommandSpec, 11> kCommands = {{
     {"install", CommandKind::kInstall, "compile the ops, install them on every host (the default)"},
     {"plan", CommandKind::kPlan, "say what install would do; change nothing"},
+    {"survey", CommandKind::kSurvey, "say what the hosts are, and what differs between them"},
     {"build", CommandKind::kBuild, "compile the ops into a bundle, one file; needs no host"},
     {"report", CommandKind::kReport, "test what is installed, op by op and host by host"},
+    {"check", CommandKind::kCheck, "the same, and has every host the release it should have?"},
     {"rollback", CommandKind::kRollback, "go back to the release before"},
     {"uninstall", CommandKind::kUninstall, "take every release off the hosts"},
     {"hosts", CommandKind::kHosts, "show the hosts that the hostfile names"},
+    {"schedule", CommandKind::kSchedule,
+     "install at set times, by systemd or cron; schedule list, schedule remove"},
+    {"history", CommandKind::kHistory, "list earlier runs; history show ID: what one came to"},
 }};
 
 using G = OptionGroup;
@@ -40,11 +53,29 @@ const OptionSpec kOptions[] = {
      "the hosts themselves: node[01-08],login"},
     {"local_only", 'l', "", &Options::local_only, G::kHosts, kWithHosts,
      "this machine only, without SSH"},
+    {"via", 0, "HOW", &Options::via, G::kHosts, kWithHosts,
+     "ssh, or slurm: srun reaches the hosts; inside an allocation they are its nodes"},
+    {"partition", 0, "NAME", &Options::partition, G::kHosts, kWithHosts,
+     "with --via slurm: the hosts are this partition's nodes"},
+
+    {"deepspeed", 0, "SOURCE", &Options::deepspeed, G::kBuild, kBuilding | kOnNodes,
+     "DeepSpeed instead of the ops: its folder, sdist, wheel, or deepspeed==VERSION from an index; "
+     "without a value the newest, or for report, rollback and uninstall what is installed",
+     false},
+    {"package", 0, "SOURCE", &Options::package, G::kBuild, kBuilding | kOnNodes,
+     "the same for any other Python package; for report, rollback and uninstall its name", false},
+    {"with-deps", 0, "", &Options::with_deps, G::kBuild, kBuilding,
+     "what the package requires goes along, so that the hosts need no index"},
+    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding,
+     "the index that pip uses here for a Python package; the hosts never ask one"},
+    {"no_clean", 'n', "", &Options::no_clean, G::kBuild, kBuilding,
+     "a package's folder is built with the build/ that is in it; the ops' cache is always kept"},
 
     {"ops", 0, "LIST", &Options::ops, G::kBuild, kBuilding, "only these ops: cpu_adam,cpu_lion"},
     {"ops-dir", 0, "DIR", &Options::ops_folders, G::kBuild, kBuilding,
      "also the ops in this folder; may be repeated"},
-    {"torch", 0, "PREFIX", &Options::torch, G::kBuild, kTesting | kBuilding,
+    {"torch", 0, "PREFIX", &Options::torch, G::kBuild,
+     kTesting | kBuilding | bit(CommandKind::kSurvey),
      "the torch to use: a folder with include/ and lib/"},
     {"bundle", 0, "FILE", &Options::bundle, G::kBuild, kInstall,
      "install this bundle; compile nothing"},
@@ -56,32 +87,75 @@ const OptionSpec kOptions[] = {
     {"keep-going", 0, "", &Options::keep_going, G::kBuild, kBuilding,
      "if an op does not compile, install the others"},
     {"clean", 0, "", &Options::clean, G::kBuild, kBuilding, "empty the build cache first"},
-    {"no_clean", 'n', "", &Options::no_clean, G::kBuild, kBuilding,
-     "accepted as in install.sh; the cache is never stale, so it is kept anyway"},
-    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding,
-     "where pip finds packages; used only by DeepSpeed wheels"},
 
-    {"prefix", 0, "PATH", &Options::prefix, G::kNode, kOnNodes,
+    {"prefix", 0, "PATH", &Options::prefix, G::kNode, kReaching,
      "where it goes; by default /opt/ds-ops for root, else ~/.local/share/ds-ops"},
-    {"pip_sudo", 's', "", &Options::pip_sudo, G::kNode, kOnNodes, "work under sudo on the hosts"},
-    {"fanout", 0, "N", &Options::fanout, G::kNode, kOnNodes, "hosts at once (default 64)", true, 1,
+    {"python", 0, "PATH", &Options::python, G::kNode, kBuilding | kOnNodes,
+     "the Python that a package is built with and installed into; by default the one that python3 "
+     "is here, and on each host the one that the user's login has there"},
+    {"drop-in", 0, "", &Options::drop_in, G::kNode, kBuilding,
+     "our ops stand in for those of the installed DeepSpeed, under its names"},
+    {"pip_sudo", 's', "", &Options::pip_sudo, G::kNode, kReaching, "work under sudo on the hosts"},
+    {"fanout", 0, "N", &Options::fanout, G::kNode, kReaching, "hosts at once (default 64)", true, 1,
      4096},
+    {"batch", 0, "LIST", &Options::batch, G::kNode, kChanging,
+     "one batch after the other, of so many hosts or percent: 1,10%,50%; the last repeats; an op "
+     "that is not ok fails its host (--strict)"},
+    {"max-fail", 0, "N|P%", &Options::max_fail, G::kNode, kChanging,
+     "with --batch: stop before the next batch if more hosts than this failed or could not be "
+     "reached (default 0)"},
+    {"window", 0, "TIME", &Options::window, G::kNode, kChanging,
+     "begin nothing new later than this: 2h, 90m; what is in flight is finished"},
+    {"drain", 0, "HOW", &Options::drain, G::kNode, kChanging,
+     "take hosts out of service and wait for their jobs first: slurm, or a command that is run for "
+     "each with DSI_HOST set and ends when the host is free"},
+    {"undrain", 0, "CMD", &Options::undrain, G::kNode, kChanging,
+     "with a command for --drain: the one that gives a host back"},
+    {"drain-limit", 0, "TIME", &Options::drain_limit, G::kNode, kChanging,
+     "how long to wait for jobs (default 4h); a host that is not free then is left as it is"},
+    {"order", 0, "HOW", &Options::order, G::kNode, kChanging,
+     "hostfile: as it stands there; racks: one of each rack in turn, as the configuration names "
+     "them"},
+    {"at", 0, "WHEN", &Options::at, G::kNode, kScheduling,
+     "when: \"Sun 03:00\", daily (man systemd.time); with --cron five fields", false},
+    {"name", 0, "NAME", &Options::name, G::kNode, kScheduling,
+     "of the timer, if there are several: ds-install-NAME", false},
+    {"random-delay", 0, "TIME", &Options::random_delay, G::kNode, kScheduling,
+     "begin up to so much later (default 15min)", false},
+    {"user", 0, "", &Options::schedule_user, G::kNode, kScheduling,
+     "a timer of this user's, not of the system", false},
+    {"cron", 0, "", &Options::cron, G::kNode, kScheduling,
+     "print a line for a crontab; write nothing", false},
     {"topology", 0, "HOW", &Options::topology, G::kNode, kInstall,
      "auto: hosts pass the bytes on to each other where they can; star: all come from here"},
     {"peer-ports", 0, "A-B", &Options::peer_ports, G::kNode, kInstall,
      "the ports that hosts may open for each other during a run; by default any"},
     {"rate-limit", 0, "RATE", &Options::rate_limit, G::kNode, kInstall,
      "the most that this machine and each host may send: 100mbit, 20MB"},
-    {"connect-timeout", 0, "SEC", &Options::connect_timeout, G::kNode, kOnNodes,
+    {"connect-timeout", 0, "SEC", &Options::connect_timeout, G::kNode, kReaching,
      "until a host must have answered (default 10)", true, 1, kMostSeconds},
-    {"stall-timeout", 0, "SEC", &Options::stall_timeout, G::kNode, kOnNodes,
+    {"stall-timeout", 0, "SEC", &Options::stall_timeout, G::kNode, kReaching,
      "without progress until a connection is given up (default 30)", true, 1, kMostSeconds},
     {"probe-timeout", 0, "SEC", &Options::probe_timeout, G::kNode, kTesting,
      "for the self-test of one op (default 60)", true, 1, kMostSeconds},
-    {"strict", 0, "", &Options::strict, G::kNode, kTesting, "an op that is not ok fails its host"},
+    {"rules", 0, "FILE", &Options::rules, G::kNode, kLooking,
+     "more rules about what may go where; may be repeated"},
+    {"ignore", 0, "LIST", &Options::ignore, G::kNode, kLooking,
+     "do not ask these rules: torch-other-version,no-space"},
+    {"strict", 0, "", &Options::strict, G::kNode, kTesting & ~bit(CommandKind::kCheck),
+     "an op that is not ok fails its host"},
 
-    {"json", 0, "", &Options::json, G::kOutput, kWithHosts,
+    {"release", 0, "ID", &Options::release, G::kNode, bit(CommandKind::kCheck),
+     "the release that every host should have; by default the one that was last installed there",
+     false},
+
+    {"json", 0, "", &Options::json, G::kOutput, kWithHosts | kRecorded,
      "JSON Lines on standard output instead of the report"},
+    {"html", 0, "FILE", &Options::html, G::kOutput,
+     (kOnNodes | kRecorded) & ~bit(CommandKind::kPlan),
+     "also write the report as one HTML page, with what changed since the run before", false},
+    {"metrics", 0, "FILE", &Options::metrics, G::kOutput, kOnNodes & ~bit(CommandKind::kPlan),
+     "also write what came out for Prometheus' textfile collector"},
     {"verbose", 'v', "", &Options::verbose, G::kOutput, kEverywhere,
      "say more; twice: what the compilers and the hosts say", true, 0, 9},
 
@@ -90,16 +164,32 @@ const OptionSpec kOptions[] = {
      "read these options from a YAML file instead of ~/.config/ds-install/config.yaml or "
      "/etc/ds-install/config.yaml",
      false},
-    {"dry-run", 0, "", {}, G::kOther, kInstall, "the same as the command plan", false},
+    {"dry-run",
+     0,
+     "",
+     {},
+     G::kOther,
+     kInstall & ~kScheduling,
+     "the same as the command plan",
+     false},
     {"examples",
      'e',
      "",
      {},
      G::kOther,
-     kInstall | bit(CommandKind::kExamples),
-     "write examples to a folder (default ./ds-install-examples); install nothing",
+     kBuilding | bit(CommandKind::kExamples),
+     "write examples to a folder (default ./ds-install-examples); install nothing. Beside the "
+     "folder of a package: update its git submodules first",
      false},
     {"version", 0, "", {}, G::kOther, kEverywhere, "say the version", false},
+    {"man",
+     0,
+     "",
+     {},
+     G::kOther,
+     kEverywhere,
+     "print the manual page: ds-install --man | man -l -",
+     false},
     {"help", 'h', "", {}, G::kOther, kEverywhere, "this, or with a command that command's", false},
 };
 
@@ -110,10 +200,17 @@ struct Conflict {
 };
 constexpr string_view kOneSource = "name the hosts in one way only";
 constexpr string_view kBuildsNothing = "a bundle is installed as it is; leave one of the two out";
-constexpr std::array<Conflict, 10> kConflicts = {{
+constexpr string_view kOnePayload = "a run installs the ops or one package; choose one";
+constexpr string_view kTorchOfPython =
+    "a package is built with the torch of the Python it is for; name that Python with --python";
+constexpr std::array<Conflict, 27> kConflicts = {{
     {"local_only", "hostfile", kOneSource},
     {"local_only", "hosts", kOneSource},
     {"hostfile", "hosts", kOneSource},
+    {"local_only", "partition", kOneSource},
+    {"hostfile", "partition", kOneSource},
+    {"hosts", "partition", kOneSource},
+    {"local_only", "via", "this machine needs neither SSH nor Slurm; leave --via out"},
     {"bundle", "ops", kBuildsNothing},
     {"bundle", "ops-dir", kBuildsNothing},
     {"bundle", "torch", kBuildsNothing},
@@ -121,6 +218,18 @@ constexpr std::array<Conflict, 10> kConflicts = {{
     {"bundle", "keep-going", kBuildsNothing},
     {"bundle", "clean", kBuildsNothing},
     {"clean", "no_clean", "--clean empties the build cache, -n keeps it; choose one"},
+    {"deepspeed", "package", kOnePayload},
+    {"deepspeed", "ops-dir", kOnePayload},
+    {"package", "ops-dir", kOnePayload},
+    {"deepspeed", "bundle", kBuildsNothing},
+    {"package", "bundle", kBuildsNothing},
+    {"bundle", "with-deps", "a bundle has what was put into it; give --with-deps to build"},
+    {"deepspeed", "torch", kTorchOfPython},
+    {"package", "torch", kTorchOfPython},
+    {"package", "ops", kOnePayload},
+    {"package", "drop-in", "the ops stand in for those of DeepSpeed; install it with --deepspeed"},
+    {"deepspeed", "keep-going", "a package is one piece; leave an op out with DS_BUILD_<OP>=0"},
+    {"package", "keep-going", "a package is one piece"},
 }};
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "orchestrator/base/nodeset.h"
+#include "orchestrator/package/check.h"
+#include "orchestrator/text.h"
 
 namespace dsi {
 
@@ -53,6 +55,43 @@ Action action_for(const Intention& intention, const protocol::Facts& facts) {
   return facts.current == intention.release ? Action::kVerify : Action::kReplace;
 }
 
+// What is to be done in a Python environment.
+void plan_package(const Intention& intention, const SurveyRow& row, PlannedHost& host) {
+  const ManifestPackage& package = *intention.package;
+  host.prefix = "the user's Python";
+  host.from.clear();
+  if (!row.python) {
+    // Only a plan leaves this open.
+    host.action = intention.command == "install" ? Action::kInstall : Action::kLeave;
+    host.warnings.push_back(
+        "nothing of ds-install is there yet, so its Python is looked at when it installs");
+    return;
+  }
+  const protocol::PythonFacts& python = *row.python;
+  if (!python.executable.empty()) host.prefix = python.executable;
+  host.from = python.current;
+  if (auto at = python.installed.find(package.name);
+      host.from.empty() && at != python.installed.end()) {
+    host.from = fmt::format("{} {}", package.name, at->second);
+  }
+  PackageCheck check;
+  if (intention.command == "install") {
+    check = check_package(package, intention.package_bytes, python, row.facts);
+  } else {
+    check.refusal = python.error;
+  }
+  host.warnings = check.warnings;
+  if (!check.refusal.what.empty()) {
+    host.action = Action::kRefuse;
+    host.status = HostStatus::kRefused;
+    host.error = check.refusal;
+    return;
+  }
+  protocol::Facts facts = row.facts;
+  facts.current = host.from;
+  host.action = action_for(intention, facts);
+}
+
 PlannedHost plan_host(const Intention& intention, const SurveyRow& row) {
   PlannedHost host;
   host.host = row.host;
@@ -63,15 +102,35 @@ PlannedHost plan_host(const Intention& intention, const SurveyRow& row) {
     host.error = row.error;
     return host;
   }
-  if (!intention.arch.empty() && row.facts.arch != intention.arch) {
-    host.action = Action::kRefuse;
-    host.status = HostStatus::kRefused;
-    host.error = {fmt::format("the host is {}, the ops are for {}", row.facts.arch, intention.arch),
-                  "build on a machine of the host's kind and install with --bundle"};
-    return host;
+  if (intention.package) {
+    plan_package(intention, row, host);
+  } else {
+    host.action = action_for(intention, row.facts);
   }
-  host.action = action_for(intention, row.facts);
   return host;
+}
+
+// All reasons at once: who mends one should not meet the next one in the next run.
+void refuse_if_told(PlannedHost& host) {
+  std::vector<std::string> ids;
+  for (const Finding& finding : host.findings) {
+    if (finding.severity != Severity::kRefuse) continue;
+    host.error.what += (ids.empty() ? "" : "; ") + to_string(finding);
+    if (host.error.help.empty()) host.error.help = finding.remedy;
+    ids.push_back(finding.rule);
+  }
+  if (ids.empty()) return;
+  host.action = Action::kRefuse;
+  host.status = HostStatus::kRefused;
+}
+
+// How many hosts see the folder that a host's prefix is. On a local disk only it does.
+std::map<std::string, std::size_t> count_shares(const std::vector<SurveyRow>& survey) {
+  std::map<std::string, std::size_t> counts;
+  for (const SurveyRow& row : survey) {
+    if (!row.node.prefix.share.empty()) ++counts[row.node.prefix.share];
+  }
+  return counts;
 }
 
 json to_json(const PlannedHost& host) {
@@ -81,15 +140,28 @@ json to_json(const PlannedHost& host) {
     row["result"] = to_string(host.status);
     row["error"] = {{"what", host.error.what}, {"help", host.error.help}};
   }
+  if (!host.warnings.empty()) row["warnings"] = host.warnings;
+  for (const Finding& finding : host.findings) row["findings"].push_back(to_json(finding));
   return row;
 }
 
 json to_json(const Intention& intention) {
-  return {{"command", intention.command},
-          {"release", intention.release.empty() ? json(nullptr) : json(intention.release)},
-          {"arch", intention.arch},
-          {"source", intention.source},
-          {"ops", intention.ops}};
+  json row = {{"command", intention.command},
+              {"release", intention.release.empty() ? json(nullptr) : json(intention.release)},
+              {"arch", intention.build.arch},
+              {"source", intention.source},
+              {"ops", intention.ops}};
+  if (intention.package) {
+    row["package"] = {{"name", intention.package->name}, {"version", intention.package->version}};
+  }
+  return row;
+}
+
+std::string indented(std::string text) {
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 3) {
+    text.insert(at + 1, "  ");
+  }
+  return text + '\n';
 }
 
 std::string dump(const json& value) {
@@ -98,11 +170,48 @@ std::string dump(const json& value) {
 
 }  // namespace
 
-Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey) {
-  Plan plan{intention, {}};
+Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey, const Rules& rules,
+               const std::set<std::string>& ignored) {
+  Plan plan{intention, {}, {ignored.begin(), ignored.end()}};
   plan.hosts.reserve(survey.size());
-  for (const SurveyRow& row : survey) plan.hosts.push_back(plan_host(intention, row));
+  auto shares = count_shares(survey);
+  for (const SurveyRow& row : survey) {
+    PlannedHost& host = plan.hosts.emplace_back(plan_host(intention, row));
+    if (host.action == Action::kNone || intention.command != "install") continue;
+    auto shared = shares.find(row.node.prefix.share);
+    FactContext context{row, intention.build, nullptr, shared != shares.end() ? shared->second : 1};
+    host.findings = evaluate(rules, context, ignored);
+    refuse_if_told(host);
+  }
   return plan;
+}
+
+std::vector<std::string> folded_findings(
+    const std::vector<std::pair<std::string, std::vector<Finding>>>& hosts, Severity severity) {
+  // In the order in which they are met, so that the rules' order is kept.
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  std::map<std::string, std::size_t> index;
+  for (const auto& [host, findings] : hosts) {
+    for (const Finding& finding : findings) {
+      if (finding.severity != severity) continue;
+      std::string text = to_string(finding);
+      if (!finding.remedy.empty()) text += "\n  help: " + finding.remedy;
+      auto [at, fresh] = index.emplace(text, groups.size());
+      if (fresh) groups.emplace_back(std::move(text), std::vector<std::string>());
+      groups[at->second].second.push_back(host);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [text, names] : groups) {
+    lines.push_back(fold_nodeset(names) + ": " + text);
+  }
+  return lines;
+}
+
+std::vector<std::string> warnings_of(const Plan& plan) {
+  std::vector<std::pair<std::string, std::vector<Finding>>> hosts;
+  for (const PlannedHost& host : plan.hosts) hosts.emplace_back(host.host, host.findings);
+  return folded_findings(hosts, Severity::kWarn);
 }
 
 void print_plan(std::ostream& out, const Plan& plan) {
@@ -110,19 +219,22 @@ void print_plan(std::ostream& out, const Plan& plan) {
   out << "Plan: " << what.command << ' ' << what.source << '\n';
   if (!what.release.empty()) out << "  release " << what.release << '\n';
   // Hosts for which the same is to be done are one line, however many they are.
-  std::map<std::tuple<Action, std::string, std::string, std::string, std::string>,
+  std::map<std::tuple<Action, std::string, std::string, std::string, std::string,
+                      std::vector<std::string>>,
            std::vector<std::string>>
       groups;
   for (const PlannedHost& host : plan.hosts) {
     // An error names its own host; without the name, errors of one kind fold.
-    std::string what_fails = host.error.what;
-    for (std::size_t at = 0; (at = what_fails.find(host.host, at)) != std::string::npos;) {
-      what_fails.replace(at, host.host.size(), "it");
-    }
-    groups[{host.action, host.prefix, host.from, what_fails, host.error.help}].push_back(host.host);
+    std::string what_fails = with_name_as(host.error.what, host.host, "it");
+    std::vector<std::string> warnings;
+    for (const std::string& warning : host.warnings) warnings.push_back(printable(warning));
+    // What a host said cannot paint the terminal.
+    groups[{host.action, printable(host.prefix), printable(host.from), printable(what_fails, true),
+            printable(host.error.help, true), warnings}]
+        .push_back(host.host);
   }
   for (const auto& [group, hosts] : groups) {
-    const auto& [action, prefix, from, error, help] = group;
+    const auto& [action, prefix, from, error, help, warnings] = group;
     out << "  " << fold_nodeset(hosts) << " (" << hosts.size()
         << (hosts.size() == 1 ? " host): " : " hosts): ");
     if (!error.empty()) {
@@ -157,11 +269,21 @@ void print_plan(std::ostream& out, const Plan& plan) {
         break;
     }
     out << '\n';
+    for (const std::string& warning : warnings) out << "    note: " << warning << '\n';
+  }
+  for (const std::string& warning : warnings_of(plan)) {
+    out << "  warning: " << indented(printable(warning, true));
+  }
+  if (!plan.ignored.empty()) {
+    out << "  ignored:";
+    for (const std::string& rule : plan.ignored) out << ' ' << rule;
+    out << '\n';
   }
 }
 
 std::string plan_json(const Plan& plan) {
   json document = to_json(plan.intention);
+  document["ignored"] = plan.ignored;
   document["hosts"] = json::array();
   for (const PlannedHost& host : plan.hosts) document["hosts"].push_back(to_json(host));
   return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
@@ -170,6 +292,7 @@ std::string plan_json(const Plan& plan) {
 void print_plan_json(std::ostream& out, const Plan& plan) {
   json head = to_json(plan.intention);
   head["type"] = "plan";
+  head["ignored"] = plan.ignored;
   out << dump(head) << '\n';
   for (const PlannedHost& host : plan.hosts) {
     json row = to_json(host);

@@ -3,30 +3,27 @@
 // What a run would do, decided before anything is done. Pure: values in, a value out.
 
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/result.h"
+#include "orchestrator/manifest.h"
 #include "orchestrator/report.h"
+#include "orchestrator/rules.h"
 
 namespace dsi {
-
-// What the first look at a host gave.
-struct SurveyRow {
-  std::string host;
-  HostStatus status = HostStatus::kNotTried;  // kNotTried here: it answered, nothing is done yet.
-  Error error;                                // If it did not answer as it should.
-  protocol::Facts facts;
-};
 
 // What is to be installed, as far as it is known before the build.
 struct Intention {
   std::string command;  // "install", "report", ...
   std::string release;  // Its id, if a bundle is given or the cache has it; else empty.
-  std::string arch;     // Of the libraries.
   std::string source;   // "bundle ops.tar.zst", "3 ops with torch 1.13.1 and g++ 12.2.0".
   std::vector<std::string> ops;
+  // A Python package; before its build only what is known of it then.
+  std::optional<ManifestPackage> package;
+  std::uint64_t package_bytes = 0;  // Of its wheels.
+  Requirements build;               // What is known of what it needs.
 };
 
 enum class Action {
@@ -46,19 +43,31 @@ struct PlannedHost {
   std::string host;
   Action action = Action::kNone;
   std::string from;    // Release there now; empty: none.
-  std::string prefix;  // Where, on the host.
+  std::string prefix;  // Where, on the host: a prefix, or the interpreter of an environment.
   HostStatus status = HostStatus::kNotTried;
-  Error error;  // Of kRefuse and kNone.
+  Error error;                        // Of kRefuse and kNone.
+  std::vector<Finding> findings;      // What the rules say; of kRefuse the reasons, and warnings.
+  std::vector<std::string> warnings;  // Of a package.
 };
 
 struct Plan {
   Intention intention;
-  std::vector<PlannedHost> hosts;  // In the order of the survey.
+  std::vector<PlannedHost> hosts;    // In the order of the survey.
+  std::vector<std::string> ignored;  // Rules that were not asked (--ignore).
 
   bool all_refused() const;
 };
 
-Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey);
+// Rules are asked for an install only: what is there can always be looked at and taken away.
+Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey,
+               const Rules& rules = default_rules(), const std::set<std::string>& ignored = {});
+
+// One line for each warning, the hosts folded: "node[01-60]: the host's clock is ... [clock-off]";
+// with what to do about it behind "help: " on a line of its own.
+std::vector<std::string> warnings_of(const Plan& plan);
+// The same of any hosts with what the rules say about them.
+std::vector<std::string> folded_findings(
+    const std::vector<std::pair<std::string, std::vector<Finding>>>& hosts, Severity severity);
 
 void print_plan(std::ostream& out, const Plan& plan);
 std::string plan_json(const Plan& plan);                    // One document, for the record.

@@ -1,5 +1,9 @@
 #include "orchestrator/record.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -11,6 +15,19 @@
 namespace dsi {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kLock = "lock";
+
+}  // namespace
+
+bool run_is_over(const fs::path& state, const std::string& run) {
+  // The id comes from outside: from the reason of a drained node.
+  if (run.empty() || run.find('/') != run.npos || run.starts_with('.')) return false;
+  UniqueFd lock(::open((state / "runs" / run / kLock).c_str(), O_RDWR | O_CLOEXEC));
+  return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
 
 std::string new_run_id() {
   std::time_t now = std::time(nullptr);
@@ -31,7 +48,12 @@ Result<Record> Record::create(const fs::path& state, const std::string& run) {
         fmt::format("cannot keep a record in {}: {}", folder.string(), error.message()),
         "set XDG_STATE_HOME to a folder that can be written");
   }
-  return Record(folder);
+  // Held until the process ends, so that what another run left can be told from what it still does.
+  UniqueFd lock(::open((folder / kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return fail_errno(errno, "cannot lock the record in " + folder.string());
+  }
+  return Record(std::move(folder), std::move(lock));
 }
 
 Result<void> Record::write_plan(const std::string& json) const {

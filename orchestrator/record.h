@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "orchestrator/base/result.h"
+#include "orchestrator/base/unique_fd.h"
 #include "orchestrator/distribute/swarm.h"
 #include "orchestrator/report.h"
 
@@ -17,9 +18,12 @@ namespace dsi {
 // Sorts by time: "20261130-141502-3f9c".
 std::string new_run_id();
 
+// There is a record of the run here, and the run has ended, in whatever way.
+bool run_is_over(const std::filesystem::path& state, const std::string& run);
+
 class Record {
  public:
-  // Makes the folder.
+  // Makes the folder, and holds a lock in it as long as this lives.
   static Result<Record> create(const std::filesystem::path& state, const std::string& run);
 
   Result<void> write_plan(const std::string& json) const;
@@ -31,8 +35,10 @@ class Record {
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  explicit Record(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Record(std::filesystem::path folder, UniqueFd lock)
+      : folder_(std::move(folder)), lock_(std::move(lock)) {}
   std::filesystem::path folder_;
+  UniqueFd lock_;
 };
 
 }  // namespace dsi

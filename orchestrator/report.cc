@@ -55,10 +55,6 @@ Paint paint_of(std::string_view word) {
 
 // ---- Which hosts are alike ---------------------------------------------------------------------
 
-bool is_done(HostStatus status) {
-  return status == HostStatus::kInstalled || status == HostStatus::kUpToDate;
-}
-
 // The op's status on the host; "-" if the host said nothing about it.
 std::string_view op_status(const HostReport& host, std::string_view op) {
   for (const protocol::OpRow& row : host.ops) {
@@ -262,33 +258,6 @@ void print_matrix(std::ostream& out, const RunReport& report, const Style& style
 
 // ---- The reasons -------------------------------------------------------------------------------
 
-bool is_name_character(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' ||
-         c == '_';
-}
-
-// The text with the host's own name as "<host>", so that the same reason on many hosts is the same
-// text.
-std::string without_name(std::string_view text, std::string_view name) {
-  std::string out;
-  std::size_t at = 0;
-  while (!name.empty()) {
-    const std::size_t found = text.find(name, at);
-    if (found == std::string_view::npos) break;
-    const std::size_t end = found + name.size();
-    const bool whole =
-        (found == 0 || (!is_name_character(text[found - 1]) && text[found - 1] != '.')) &&
-        (end == text.size() ||
-         (!is_name_character(text[end]) &&
-          !(text[end] == '.' && end + 1 < text.size() && is_name_character(text[end + 1]))));
-    out += text.substr(at, found - at);
-    out += whole ? std::string_view("<host>") : name;
-    at = end;
-  }
-  out += text.substr(at);
-  return out;
-}
-
 struct Reason {
   std::string subject;  // "unreachable", "cpu_adam crash on cpu".
   std::string what;
@@ -306,8 +275,8 @@ struct Told {
 class Reasons {
  public:
   void add(const HostReport& host, Reason reason) {
-    Reason folded{reason.subject, without_name(reason.what, host.host),
-                  without_name(reason.help, host.host)};
+    Reason folded{reason.subject, with_name_as(reason.what, host.host, "<host>"),
+                  with_name_as(reason.help, host.host, "<host>")};
     const auto [place, is_new] = index_.emplace(folded, told_.size());
     if (is_new) told_.push_back({std::move(folded), std::move(reason), {}});
     told_[place->second].hosts.push_back(host.host);
@@ -346,7 +315,9 @@ void print_reasons(std::ostream& out, const RunReport& report, const Style& styl
   Reasons of_ops;  // Subject: the op.
   std::map<std::pair<std::string, std::string>, protocol::OpRow> rows;
   for (const HostReport& host : report.hosts) {
-    if (!is_done(host.status) && host.status != HostStatus::kNotTried) {
+    // Of an interrupted run the last line says why hosts were not tried.
+    const bool told = host.status != HostStatus::kNotTried || !report.interrupted;
+    if (!is_done(host.status) && told) {
       of_hosts.add(host, {result_word(report, host), host.error.what, host.error.help});
     }
     for (const protocol::OpRow& row : host.ops) {
@@ -486,6 +457,19 @@ const char* to_string(HostStatus status) {
       return "not-tried";
   }
   return "not-tried";
+}
+
+bool has_failed(const HostReport& host, bool strict) {
+  if (!is_done(host.status)) return true;
+  return strict && std::any_of(host.ops.begin(), host.ops.end(),
+                               [](const protocol::OpRow& row) { return row.status != "ok"; });
+}
+
+bool is_sound(const HostReport& host) {
+  return is_done(host.status) &&
+         std::all_of(host.ops.begin(), host.ops.end(), [](const protocol::OpRow& row) {
+           return row.status == "ok" || row.status == "skipped" || row.status == "not-built";
+         });
 }
 
 std::string result_word(const RunReport& report, const HostReport& host) {

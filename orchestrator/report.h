@@ -41,6 +41,7 @@ struct RunReport {
   std::string run;  // Id of the run and of its record.
   std::string command;
   std::string release;               // Wanted release; empty for report, rollback, uninstall.
+  std::string package;               // The Python package that it was about; empty: the ops.
   std::vector<std::string> columns;  // Ops in the order to show.
   std::vector<HostReport> hosts;     // In the order of the hostfile.
   std::vector<HostRemark> remarks;
@@ -48,6 +49,16 @@ struct RunReport {
   bool interrupted = false;
   std::chrono::duration<double> seconds{0};
 };
+
+// It has what the command was to bring about.
+inline bool is_done(HostStatus status) {
+  return status == HostStatus::kInstalled || status == HostStatus::kUpToDate;
+}
+// It has not, or, with `strict`, some op of it is not ok.
+bool has_failed(const HostReport& host, bool strict);
+// It has, and no op of it is broken: each is ok, or is not meant to work there (skipped,
+// not-built).
+bool is_sound(const HostReport& host);
 
 // What a host is said to have come to, in the matrix, the counts and the JSON alike: for `install`
 // the status's word (a repaired host is "installed"); for every other command the agent's own word
@@ -77,7 +88,8 @@ void print_report(std::ostream& out, const RunReport& report, const Style& style
 //       for each op that a host reported.
 //   {"type":"remark","host","text"}
 //       for each remark.
-//   {"type":"summary","command","exit_code","hosts","counts":{result: hosts},"head_bytes_sent",
+//   {"type":"summary","command","exit_code","strict","hosts","counts":{result:
+//   hosts},"head_bytes_sent",
 //    "seconds","run","release"}
 //       "counts" always has failed, unreachable and refused, for `install` also installed and
 //       up-to-date, and whatever else occurred; "release" is null if none was wanted.

@@ -62,15 +62,18 @@ void print_report_json(std::ostream& out, const RunReport& report) {
   for (const HostRemark& remark : report.remarks) {
     print_line(out, {{"type", "remark"}, {"host", remark.host}, {"text", remark.text}});
   }
-  print_line(out, {{"type", "summary"},
-                   {"command", report.command},
-                   {"exit_code", exit_code(report)},
-                   {"hosts", report.hosts.size()},
-                   {"counts", counts},
-                   {"head_bytes_sent", bytes_sent},
-                   {"seconds", rounded(report.seconds)},
-                   {"run", report.run},
-                   {"release", text_or_null(report.release)}});
+  nlohmann::ordered_json summary = {{"type", "summary"},
+                                    {"command", report.command},
+                                    {"exit_code", exit_code(report)},
+                                    {"strict", report.strict},
+                                    {"hosts", report.hosts.size()},
+                                    {"counts", counts},
+                                    {"head_bytes_sent", bytes_sent},
+                                    {"seconds", rounded(report.seconds)},
+                                    {"run", report.run},
+                                    {"release", text_or_null(report.release)}};
+  if (!report.package.empty()) summary["package"] = report.package;
+  print_line(out, summary);
 }
 
 }  // namespace dsi

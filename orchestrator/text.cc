@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <regex>
 
 namespace dsi {
 namespace {
@@ -161,6 +162,40 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
     }
   }
   return best;
+}
+
+namespace {
+
+bool is_name_character(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' ||
+         c == '_';
+}
+
+}  // namespace
+
+std::string with_name_as(std::string_view text, std::string_view name, std::string_view instead) {
+  std::string out;
+  std::size_t at = 0;
+  while (!name.empty()) {
+    const std::size_t found = text.find(name, at);
+    if (found == std::string_view::npos) break;
+    const std::size_t end = found + name.size();
+    const bool whole =
+        (found == 0 || (!is_name_character(text[found - 1]) && text[found - 1] != '.')) &&
+        (end == text.size() ||
+         (!is_name_character(text[end]) &&
+          !(text[end] == '.' && end + 1 < text.size() && is_name_character(text[end + 1]))));
+    out += text.substr(at, found - at);
+    out += whole ? instead : name;
+    at = end;
+  }
+  out += text.substr(at);
+  return out;
+}
+
+std::string first_match(const std::string& text, const char* pattern) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
 }
 
 }  // namespace dsi

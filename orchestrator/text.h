@@ -32,4 +32,11 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t columns);
 // edit distance (a transposition counts once) if that is near. Empty if there is none.
 std::string closest(std::string_view word, std::span<const std::string> candidates);
 
+// `text` with `instead` for the host's name where that stands as a word of its own, so that the
+// same reason on many hosts is the same text: host d is in many words.
+std::string with_name_as(std::string_view text, std::string_view name, std::string_view instead);
+
+// What the first group of the regular expression matches first; empty if nothing does.
+std::string first_match(const std::string& text, const char* pattern);
+
 }  // namespace dsi

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "orchestrator/base/file.h"
+#include "orchestrator/text.h"
 
 namespace dsi {
 
@@ -15,11 +16,6 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 namespace {
-
-std::string first_match(const std::string& text, const char* pattern) {
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
-}
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "orchestrator/batches.h"
 #include "orchestrator/distribute/rate_limit.h"
 #include "orchestrator/text.h"
 
@@ -18,6 +19,32 @@ namespace {
 Result<void> check_topology(string_view how) {
   if (how == "auto" || how == "swarm" || how == "star") return {};
   return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give auto, swarm or star");
+}
+
+Result<void> check_name(string_view name) {
+  const bool good = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+                      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                             (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+                    });
+  if (good) return {};
+  return fail_with_help(fmt::format("cannot be \"{}\"", printable(name)),
+                        "use letters, digits, - and _");
+}
+
+// One line of a unit file.
+Result<void> check_line(string_view text) {
+  if (printable(text) == text) return {};
+  return fail("cannot have control characters: \"{}\"", printable(text));
+}
+
+Result<void> check_via(string_view how) {
+  if (how == "ssh" || how == "slurm") return {};
+  return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give ssh or slurm");
+}
+
+Result<void> check_order(string_view how) {
+  if (how == "hostfile" || how == "racks") return {};
+  return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give hostfile or racks");
 }
 
 Result<void> check_ports(string_view range) {
@@ -77,10 +104,26 @@ Result<void> check_user(string_view user) {
                         "use letters, digits and . _ + @ - only");
 }
 
+Result<void> check_python(string_view path) {
+  if (!path.starts_with('/')) {
+    return fail_with_help(fmt::format("needs an absolute path, not \"{}\"", printable(path)),
+                          "name the interpreter itself: /opt/env/bin/python");
+  }
+  return {};
+}
+
 Result<void> check_value(string_view option, string_view value) {
   if (option == "prefix") return check_prefix(value);
+  if (option == "python") return check_python(value);
   if (option == "topology") return check_topology(value);
   if (option == "peer-ports") return check_ports(value);
+  if (option == "batch") return batch_sizes(value, 1).map([](const auto&) {});
+  if (option == "max-fail") return failures_allowed(value, 1).map([](auto) {});
+  if (option == "window" || option == "drain-limit") return parse_window(value).map([](auto) {});
+  if (option == "name") return check_name(value);
+  if (option == "at" || option == "random-delay") return check_line(value);
+  if (option == "via") return check_via(value);
+  if (option == "order") return check_order(value);
   if (option == "rate-limit") return distribute::parse_rate(value).map([](auto) {});
   return {};
 }

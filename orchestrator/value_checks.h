@@ -14,6 +14,8 @@ namespace dsi {
 Result<void> check_prefix(std::string_view prefix);
 // A name that ssh may be told to log in with.
 Result<void> check_user(std::string_view user);
+// An interpreter, here or on a host.
+Result<void> check_python(std::string_view path);
 
 // For the option of that name; what has no rule is good.
 Result<void> check_value(std::string_view option, std::string_view value);

@@ -1,5 +1,6 @@
 # ds_add_ops(): reads every op.json, checks what it asks for, makes a target ds_<op> for each op that
-# can be built, and writes ops.json to the build folder: what became of each.
+# can be built, and writes ops.json to the build folder: what became of each. With CUDA, the target
+# ds_cuda_cores is the CUDA code of all ops without their bindings: it needs no torch.
 
 set(_DS_OP_KEYS name description capability devices sources library requirements deepspeed)
 set(_DS_REQUIREMENT_KEYS torch headers libraries compute_capability)
@@ -386,6 +387,9 @@ function(ds_add_ops)
   list(REMOVE_DUPLICATES wanted)
   list(SORT wanted)
 
+  if(DS_CUDA_FOUND)
+    add_custom_target(ds_cuda_cores)
+  endif()
   set(rows "")
   set(configured "")
   set(configured_cuda "")
@@ -402,6 +406,11 @@ function(ds_add_ops)
     else()
       _ds_read_op("${file_of_${name}}")
       _ds_check_requirements()
+      if(DS_CUDA_FOUND AND OP_USES_CUDA)
+        set(OP_CORE TRUE)
+        add_subdirectory("${DS_KERNELS_DIR}/cmake/op" "ds_${name}_core")
+        set(OP_CORE FALSE)
+      endif()
       if(reason STREQUAL "")
         _ds_row(row configured "${name}" "lib/libds_${name}.so" "" "" "${OP_DESCRIPTION}"
                 "${OP_CAPABILITY}" "${OP_DEVICES_JSON}")

@@ -70,6 +70,22 @@ __device__ __forceinline__ std::uint32_t nan_min2(std::uint32_t a, std::uint32_t
   return c;
 }
 
+// The larger magnitude, with any sign.
+template <class T>
+__device__ __forceinline__ std::uint32_t nan_max_of_magnitudes2(std::uint32_t a, std::uint32_t b) {
+#if __CUDA_ARCH__ >= 860
+  std::uint32_t c;
+  if constexpr (std::is_same_v<T, f16>) {
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  }
+  return c;
+#else
+  return nan_max2<T>(a, b & 0x7fff7fffu);
+#endif
+}
+
 // What was seen of values that are computed, and of vectors as they were loaded.
 template <bool kSymmetric>
 struct SeenFloats;
@@ -114,7 +130,7 @@ struct SeenVectors {
   }
   __device__ __forceinline__ void see_word(std::uint32_t w) {
     if (kSymmetric) {
-      high = nan_max2<T>(high, w & 0x7fff7fffu);
+      high = nan_max_of_magnitudes2<T>(high, w);
     } else {
       high = nan_max2<T>(high, w);
       low = nan_min2<T>(low, w);

@@ -18,14 +18,14 @@ namespace ds::fp_quantizer {
 struct Codec {
   int bits, mantissa;
   float largest;
-  float normal;           // The smallest normal number.
-  float round;            // 2^(23 - mantissa).
-  float ulp;              // 2^-mantissa.
-  float rescale;          // 2^(127 - bias).
-  float unscale;          // 1/rescale.
-  std::uint32_t to_byte;  // 2^(mantissa + 1): moves encode()'s code to the highest byte.
-  int narrower;           // Exponent bits that an f32 has more.
-  std::uint32_t fields;   // The bits of an f32 where a code's are.
+  float normal;               // The smallest normal number.
+  float round;                // 2^(23 - mantissa).
+  float ulp;                  // 2^-mantissa.
+  float rescale;              // 2^(127 - bias).
+  float unscale;              // 1/rescale.
+  int narrower;               // Exponent bits that an f32 has more.
+  std::uint32_t fields;       // The bits of an f32 where a code's are.
+  std::uint32_t random_step;  // 2^(7 - mantissa): 2^-16 of an ulp, in bits of such an f32.
 
   explicit Codec(const FloatFormat& f) : bits(f.bits), mantissa(f.mantissa) {
     const int exponent_bits = bits - 1 - mantissa;
@@ -42,28 +42,29 @@ struct Codec {
     ulp = power(-mantissa);
     rescale = power(127 - bias);
     unscale = power(bias - 127);
-    to_byte = 2u << mantissa;
     narrower = 8 - exponent_bits;
     fields = 0x80000000u | ((1u << (bits - 1)) - 1) << (23 - mantissa);
+    random_step = 1u << (7 - mantissa);
   }
 };
 
-// The code of y without its sign, from bit 23 - mantissa on; u is used where stochastic. Adding
-// 2^(23 - mantissa)·2^exponent to |y| rounds it to an ulp of the format; subtracting it again
-// leaves the rounded number.
-template <bool kStochastic>
-__device__ __forceinline__ std::uint32_t encode(const Codec& c, float y, float u) {
+// The code of y without its sign, from bit 23 - mantissa on. Adding 2^(23 - mantissa)·2^exponent to
+// |y| rounds it to an ulp of the format; subtracting it again leaves the rounded number.
+__device__ __forceinline__ float rounded(const Codec& c, float y) {
   const float power = __uint_as_float(__float_as_uint(fmaxf(fabsf(y), c.normal)) & 0x7f800000u);
   // Products with powers of two are exact, so the fused operations round once, as a sum does.
-  float rounded;
-  if (kStochastic) {
-    const float magnitude = __fmaf_rn(u, power * c.ulp, fminf(fabsf(y), c.largest));
-    rounded = __fmaf_rd(power, c.round, magnitude);
-  } else {
-    rounded = __fmaf_rn(power, c.round, fabsf(y));
-  }
-  rounded = __fmaf_rn(-power, c.round, rounded);
-  return __float_as_uint(rounded * c.unscale);
+  return __fmaf_rn(-power, c.round, __fmaf_rn(power, c.round, fabsf(y)));
+}
+__device__ __forceinline__ std::uint32_t encode(const Codec& c, float y) {
+  return __float_as_uint(rounded(c, y) * c.unscale);
+}
+
+// The same with the sign in the highest bit, rounded down after adding random16·2^-16 of an ulp.
+__device__ __forceinline__ std::uint32_t encode_stochastic(const Codec& c, float y,
+                                                           std::uint32_t random16) {
+  // Only with 7 bits of mantissa could what lies above the largest by a rounding reach further.
+  if (c.mantissa == 7) y = fmaxf(fminf(y, c.largest), -c.largest);
+  return __float_as_uint(y * c.unscale) + random16 * c.random_step;
 }
 
 // An f32 whose product with `rescale` is the value of the code in the highest bits of `top`; what

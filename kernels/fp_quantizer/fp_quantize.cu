@@ -27,6 +27,44 @@ struct Rows {
   Codec codec;
 };
 
+// The codec's numbers of one format, for the compiler: with them in memory a code took 1.7 times as
+// many instructions.
+template <int kBits_, int kMantissa_>
+struct Format {
+  static constexpr int kBits = kBits_, kMantissa = kMantissa_;
+  static constexpr int kExponentBits = kBits - 1 - kMantissa;
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  // Bits of the f32 of a power of two, and a step of exponents.
+  static constexpr std::uint32_t power(int exponent) {
+    return static_cast<std::uint32_t>(127 + exponent) << 23;
+  }
+  static constexpr std::uint32_t kNormal = power(1 - kBias);
+  static constexpr std::uint32_t kRound = static_cast<std::uint32_t>(23 - kMantissa) << 23;
+  static constexpr std::uint32_t kLargest =
+      power((1 << kExponentBits) - 1 - kBias) + ((1u << kMantissa) - 1 << (23 - kMantissa));
+
+  __device__ __forceinline__ static float unscale() {
+    // 2^(bias - 127) is subnormal with a small bias.
+    return __uint_as_float(kBias > 0 ? static_cast<std::uint32_t>(kBias) << 23 : 1u << 22);
+  }
+
+  // As encode() and encode_stochastic() of codec.cuh.
+  __device__ __forceinline__ static std::uint32_t nearest(float y) {
+    const float normal = __uint_as_float(kNormal);
+    const std::uint32_t power = __float_as_uint(fmaxf(fabsf(y), normal)) & 0x7f800000u;
+    // Powers of two: the product is a sum of exponents.
+    const float shift = __uint_as_float(power + kRound);
+    return __float_as_uint(((fabsf(y) + shift) - shift) * unscale());
+  }
+  __device__ __forceinline__ static std::uint32_t stochastic(float y, std::uint32_t random16) {
+    if (kMantissa == 7) {
+      const float largest = __uint_as_float(kLargest);
+      y = fmaxf(fminf(y, largest), -largest);
+    }
+    return __float_as_uint(y * unscale()) + random16 * (1u << (7 - kMantissa));
+  }
+};
+
 // Eight elements.
 template <class T>
 struct Eight {
@@ -37,15 +75,6 @@ struct Eight {
 #pragma unroll
     for (int i = 0; i < 8 / kWidth; ++i) {
       part[i] = load_16(reinterpret_cast<const uint4*>(from) + i);
-    }
-  }
-  // The highest bytes of elements 4·half to 4·half + 3.
-  __device__ __forceinline__ std::uint32_t sign_bytes(int half) const {
-    if constexpr (sizeof(T) == 4) {
-      return high_bytes(part[half].x, part[half].y, part[half].z, part[half].w);
-    } else {
-      return half == 0 ? __byte_perm(part[0].x, part[0].y, 0x7531)
-                       : __byte_perm(part[0].z, part[0].w, 0x7531);
     }
   }
   __device__ __forceinline__ void widen(float (&x)[8]) const {
@@ -59,56 +88,85 @@ struct Eight {
   }
 };
 
+__device__ __forceinline__ std::uint32_t random_half(const Philox& random, int i) {
+  return __byte_perm(random.word[i / 2], 0, i % 2 == 0 ? 0x4410 : 0x4432);
+}
+
+// The upper halves of two numbers with codes from bit 23 - mantissa on, and of their signs.
+struct Two {
+  std::uint32_t codes, signs;
+};
+template <class F, bool kStochastic>
+__device__ __forceinline__ Two two_codes(const float* x, float factor, const Philox& random,
+                                         int first) {
+  const float y[2] = {x[0] * factor, x[1] * factor};
+  Two two;
+  if (kStochastic) {
+    two.codes = __byte_perm(F::stochastic(y[0], random_half(random, first)),
+                            F::stochastic(y[1], random_half(random, first + 1)), 0x7632);
+    two.signs = two.codes;
+  } else {
+    two.codes = __byte_perm(F::nearest(y[0]), F::nearest(y[1]), 0x7632);
+    two.signs = __byte_perm(__float_as_uint(y[0]), __float_as_uint(y[1]), 0x7632);
+  }
+  return two;
+}
+
 // Eight codes to shared memory; 8·bits/8 bytes, at a multiple of 4 bytes, or of 2 with 6 bits.
-// `code` is what encode() gives, `signs` have the sign of four elements each in the highest bit of
-// their bytes.
-__device__ __forceinline__ void put_eight(std::uint8_t* to, const Codec& c,
-                                          const std::uint32_t (&code)[8], std::uint32_t signs_a,
-                                          std::uint32_t signs_b) {
+template <class F, bool kStochastic>
+__device__ __forceinline__ void put_eight(std::uint8_t* to, const float (&x)[8], float factor,
+                                          const Philox& random) {
   auto* words = reinterpret_cast<std::uint32_t*>(to);
-  if (c.bits == 12) {
+  Two two[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    two[i] = two_codes<F, kStochastic>(x + 2 * i, factor, random, 2 * i);
+  }
+  if constexpr (F::kBits == 12) {
     // Here a code starts at bit 16. Two a word, signs beneath the four bits that go.
     std::uint32_t pair[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t both = __byte_perm(code[2 * i], code[2 * i + 1], 0x7632);
-      const std::uint32_t signs =
-          __byte_perm(i < 2 ? signs_a : signs_b, 0, i % 2 == 0 ? 0x1404 : 0x3424);
-      const std::uint32_t full = both | (signs >> 4 & 0x08000800u);
+      const std::uint32_t full = (two[i].codes & 0x07ff07ffu) | (two[i].signs >> 4 & 0x08000800u);
       pair[i] = (full & 0xfffu) | (full >> 4 & 0xfff000u);
     }
     words[0] = pair[0] | pair[1] << 24;
     words[1] = pair[1] >> 8 | pair[2] << 16;
     words[2] = pair[2] >> 16 | pair[3] << 8;
-    return;
-  }
-  // A code to the lowest bits of its highest byte, and its sign above it.
-  const int down = 8 - c.bits;
-  const std::uint32_t k = c.to_byte;  // A multiplication, because shifts are what there is most of.
-  const std::uint32_t a = high_bytes(code[0] * k, code[1] * k, code[2] * k, code[3] * k) |
-                          (signs_a & 0x80808080u) >> down;
-  const std::uint32_t b = high_bytes(code[4] * k, code[5] * k, code[6] * k, code[7] * k) |
-                          (signs_b & 0x80808080u) >> down;
-  if (c.bits == 8) {
-    words[0] = a;
-    words[1] = b;
-  } else if (c.bits == 4) {
-    words[0] = __byte_perm(a, b, 0x6420) | __byte_perm(a, b, 0x7531) << 4;
   } else {
-    const auto packed = [](std::uint32_t x) {
-      x = (x & 0x003f003fu) | (x >> 2 & 0x0fc00fc0u);
-      return (x & 0xfffu) | (x >> 4 & 0xfff000u);
-    };
-    const std::uint32_t low = packed(a), high = packed(b);
-    auto* halves = reinterpret_cast<std::uint16_t*>(to);
-    halves[0] = static_cast<std::uint16_t>(low);
-    halves[1] = static_cast<std::uint16_t>(low >> 16 | high << 8);
-    halves[2] = static_cast<std::uint16_t>(high >> 8);
+    std::uint32_t of_four[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // A code to the beginning of the higher byte, where the lower half's sign does not come, and
+      // its sign above it. A multiplication, because shifts are what there is most of.
+      constexpr std::uint32_t k = 2u << F::kMantissa;
+      constexpr std::uint32_t kByteMask = ((1u << (F::kBits - 1)) - 1) * 0x01010101u;
+      const Two low = two[2 * i], high = two[2 * i + 1];
+      of_four[i] = (__byte_perm(low.codes * k, high.codes * k, 0x7531) & kByteMask) |
+                   (__byte_perm(low.signs, high.signs, 0x7531) & 0x80808080u) >> (8 - F::kBits);
+    }
+    const std::uint32_t a = of_four[0], b = of_four[1];
+    if constexpr (F::kBits == 8) {
+      words[0] = a;
+      words[1] = b;
+    } else if constexpr (F::kBits == 4) {
+      words[0] = __byte_perm(a, b, 0x6420) | __byte_perm(a, b, 0x7531) << 4;
+    } else {
+      const auto packed = [](std::uint32_t four) {
+        four = (four & 0x003f003fu) | (four >> 2 & 0x0fc00fc0u);
+        return (four & 0xfffu) | (four >> 4 & 0xfff000u);
+      };
+      const std::uint32_t low = packed(a), high = packed(b);
+      auto* halves = reinterpret_cast<std::uint16_t*>(to);
+      halves[0] = static_cast<std::uint16_t>(low);
+      halves[1] = static_cast<std::uint16_t>(low >> 16 | high << 8);
+      halves[2] = static_cast<std::uint16_t>(high >> 8);
+    }
   }
 }
 
 // kSmall: one vector a thread, of kCount groups; else up to kCount vectors of one group.
-template <class T, bool kStochastic, bool kSmall>
+template <class T, class F, bool kStochastic, bool kSmall>
 __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock, kSmall ? 12 : 1)
     quantize_teams(const __grid_constant__ Rows op, std::int64_t groups, int vectors,
                    int team_log2) {
@@ -142,16 +200,15 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock, kSmall ? 12 : 1)
     }
   }
   std::uint32_t most[kCount] = {};
+  SeenVectors<T, true> seen[kSmall ? kCount : 1];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    SeenVectors<T, true> seen;
-    if (active[i]) {
+    if (!active[i]) continue;
 #pragma unroll
-      for (int k = 0; k < 8 / Eight<T>::kWidth; ++k) seen.see(raw[i].part[k]);
-    }
-    const std::uint32_t high = seen.words().high;
-    most[kSmall ? i : 0] = max(most[kSmall ? i : 0], high);
+    for (int k = 0; k < 8 / Eight<T>::kWidth; ++k) seen[kSmall ? i : 0].see(raw[i].part[k]);
   }
+#pragma unroll
+  for (int i = 0; i < (kSmall ? kCount : 1); ++i) most[i] = seen[i].words().high;
 #pragma unroll
   for (int i = 0; i < (kSmall ? kCount : 1); ++i) {
     Words words;
@@ -192,23 +249,19 @@ __global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock, kSmall ? 12 : 1)
     }
     if (!active[i]) continue;
     std::uint8_t* row = stage + local * pitch;
+    if (most[kSmall ? i : 0] >= 0x7f800000u) {
+      // With a scale that is not finite no code could mean anything.
+      auto* halves = reinterpret_cast<std::uint16_t*>(row + vector * F::kBits);
+      for (int k = 0; k < F::kBits / 2; ++k) halves[k] = 0;
+      continue;
+    }
     float x[8];
-    std::uint32_t code[8] = {};
     raw[i].widen(x);
     Philox random{};
     if (kStochastic) {
       random = random_of(source, (first + local) * op.group_size + vector * 8);
     }
-    const bool finite = most[kSmall ? i : 0] < 0x7f800000u;
-    if (finite) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        code[k] = encode<kStochastic>(op.codec, x[k] * factor,
-                                      kStochastic ? above_128(random, k) - 128.0f : 0.0f);
-      }
-    }
-    put_eight(row + vector * op.codec.bits, op.codec, code, finite ? raw[i].sign_bytes(0) : 0u,
-              finite ? raw[i].sign_bytes(1) : 0u);
+    put_eight<F, kStochastic>(row + vector * F::kBits, x, factor, random);
   }
   __syncthreads();
 
@@ -249,10 +302,10 @@ __global__ void __launch_bounds__(256)
         if (stochastic) {
           const std::int64_t at = first + i + k;
           const Philox random = random_of(op.random, at);
-          const float u = static_cast<float>(sixteen_bits(random, static_cast<int>(at % 8)));
-          code = encode<true>(op.codec, y, u * 0x1p-16f);
+          code = encode_stochastic(op.codec, y, sixteen_bits(random, static_cast<int>(at % 8))) &
+                 0x7fffffffu;
         } else {
-          code = encode<false>(op.codec, y, 0.0f);
+          code = encode(op.codec, y);
         }
         code = code >> (23 - op.codec.mantissa) | __float_as_uint(y) >> 31 << (op.codec.bits - 1);
         if (most >= 0x7f800000u) code = 0;
@@ -271,23 +324,12 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <class T, bool kStochastic>
-void launch(const FpQuantizeCall& call, cudaStream_t stream) {
-  const Rows op{call.input,      call.rows,
-                call.group_size, fp_row_bytes(call.group_size, call.format),
-                call.random,     Codec(call.format)};
-  const bool aligned = is_aligned(call.input, 16) && is_aligned(call.rows, 4);
+template <class T, bool kStochastic, class F>
+void launch_teams(const FpQuantizeCall& call, const Rows& op, const Teams& teams,
+                  cudaStream_t stream) {
+  const auto kernel = teams.one_vector ? quantize_teams<T, F, kStochastic, true>
+                                       : quantize_teams<T, F, kStochastic, false>;
   constexpr int kPerSize = sizeof(T) / 2;
-  const Teams teams =
-      lay_out_teams(call.groups, call.group_size, 8, aligned, 8 / kPerSize, 4 / kPerSize);
-  if (!teams.fits || teams.chunks > 1) {
-    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(call.groups, 1 << 20));
-    quantize_any<T><<<blocks, 256, 0, stream>>>(op, call.groups, kStochastic);
-    check_launch("fp_quantize");
-    return;
-  }
-  const auto kernel = teams.one_vector ? quantize_teams<T, kStochastic, true>
-                                       : quantize_teams<T, kStochastic, false>;
   const std::int64_t groups_of_block =
       (teams.block >> teams.team_log2) * (teams.one_vector ? 4 / kPerSize : 1);
   const auto shared = static_cast<std::size_t>(groups_of_block * op.pitch + 16);
@@ -301,6 +343,32 @@ void launch(const FpQuantizeCall& call, cudaStream_t stream) {
   }
   kernel<<<static_cast<unsigned>(teams.blocks), teams.block, shared, stream>>>(
       op, call.groups, static_cast<int>(call.group_size / 8), teams.team_log2);
+}
+
+template <class T, bool kStochastic>
+void launch(const FpQuantizeCall& call, cudaStream_t stream) {
+  const Rows op{call.input,      call.rows,
+                call.group_size, fp_row_bytes(call.group_size, call.format),
+                call.random,     Codec(call.format)};
+  const bool aligned = is_aligned(call.input, 16) && is_aligned(call.rows, 4);
+  constexpr int kPerSize = sizeof(T) / 2;
+  // Several groups a thread only where two threads, each with all it can hold, would be too many.
+  const int at_once = call.group_size > 64 ? 0 : 4 / kPerSize;
+  const Teams teams =
+      lay_out_teams(call.groups, call.group_size, 8, aligned, 8 / kPerSize, at_once);
+  if (!teams.fits || teams.chunks > 1) {
+    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(call.groups, 1 << 20));
+    quantize_any<T><<<blocks, 256, 0, stream>>>(op, call.groups, kStochastic);
+  } else {
+    const auto with = [&](auto format) {
+      launch_teams<T, kStochastic, decltype(format)>(call, op, teams, stream);
+    };
+    if (call.format.bits == 12) with(Format<12, 7>());
+    if (call.format.bits == 8 && call.format.mantissa == 3) with(Format<8, 3>());
+    if (call.format.bits == 8 && call.format.mantissa == 2) with(Format<8, 2>());
+    if (call.format.bits == 6) with(Format<6, 2>());
+    if (call.format.bits == 4) with(Format<4, 1>());
+  }
   check_launch("fp_quantize");
 }
 

@@ -30,17 +30,19 @@ inline std::uint32_t encode(float y, const FloatFormat& f, bool stochastic,
   const std::uint32_t sign = float_bits(y) >> 31;
   float magnitude = std::fabs(y);
   if (magnitude > largest(f)) magnitude = largest(f);
+  if (stochastic) {
+    // A code is the top of an f32 whose product with a power of two is its value; so is the number
+    // itself, and what lies below the code's last bit is compared with the random bits.
+    const float scaled = magnitude * std::ldexp(1.0f, exponent_bias(f) - 127);
+    const std::uint32_t sum = float_bits(scaled) + (random16 << (7 - f.mantissa));
+    return sum >> (23 - f.mantissa) | sign << (f.bits - 1);
+  }
   const int lowest = 1 - exponent_bias(f);
   int exponent = magnitude > 0.0f ? std::ilogb(magnitude) : lowest;
   if (exponent < lowest) exponent = lowest;
   const float ulp = std::ldexp(1.0f, exponent - f.mantissa);
-  float steps;  // Of an ulp, from zero: a whole number with the leading 1 unless subnormal.
-  if (stochastic) {
-    const float u = static_cast<float>(random16) * 0x1p-16f;
-    steps = std::floor((magnitude + u * ulp) / ulp);
-  } else {
-    steps = std::nearbyint(magnitude / ulp);
-  }
+  // Of an ulp, from zero: a whole number with the leading 1 unless subnormal.
+  const float steps = std::nearbyint(magnitude / ulp);
   // 2^mantissa steps more are the next exponent, whose code is the next one: no special case.
   const auto code = static_cast<std::uint32_t>(steps) +
                     (static_cast<std::uint32_t>(exponent - lowest) << f.mantissa);

@@ -25,10 +25,11 @@ void check(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
 void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t step, double lr,
                double beta1, double beta2, double eps, double weight_decay, double min_ratio,
-               double max_ratio, bool bias_correction, double grad_scale, double max_norm,
-               const OptionalTensor& step_on_device, const OptionalTensor& lr_on_device,
-               const OptionalTensor& grad_scale_on_device, const OptionalTensor& grad_norm,
-               const OptionalTensor& found_inf, const OptionalTensor& trust_ratios) {
+               double max_ratio, bool bias_correction, bool eps_inside_sqrt, double grad_scale,
+               double max_norm, const OptionalTensor& step_on_device,
+               const OptionalTensor& lr_on_device, const OptionalTensor& grad_scale_on_device,
+               const OptionalTensor& grad_norm, const OptionalTensor& found_inf,
+               const OptionalTensor& trust_ratios) {
   check(params, grads, exp_avgs, exp_avg_sqs, copies);
   if (!binding::on_one_cuda_device(kName, params)) return;
   const at::Device device = params[0].device();
@@ -64,10 +65,11 @@ void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_a
     }
     tensors.push_back(t);
   }
-  fused_lamb_step(
-      tensors.data(), tensors.size(),
-      {step, lr, beta1, beta2, eps, weight_decay, min_ratio, max_ratio, bias_correction},
-      {grad_scale, max_norm}, scalars, ratios, {device.index(), binding::current_stream(device)});
+  fused_lamb_step(tensors.data(), tensors.size(),
+                  {step, lr, beta1, beta2, eps, weight_decay, min_ratio, max_ratio, bias_correction,
+                   eps_inside_sqrt},
+                  {grad_scale, max_norm}, scalars, ratios,
+                  {device.index(), binding::current_stream(device)});
   binding::bump_versions(written(params, exp_avgs, exp_avg_sqs));
   binding::bump_versions({{"copies", copies}});
 }
@@ -75,9 +77,9 @@ void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_a
 // For torch.compile and fake tensors: the same errors, no arithmetic.
 void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t, double, double,
-               double, double, double, double, double, bool, double, double, const OptionalTensor&,
+               double, double, double, double, double, bool, bool, double, double,
                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-               const OptionalTensor&, const OptionalTensor&) {
+               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&) {
   check(params, grads, exp_avgs, exp_avg_sqs, copies);
 }
 
@@ -89,7 +91,8 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "fused_lamb_step(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
       "Tensor(c!)[] exp_avg_sqs, Tensor(d!)[] copies, *, int step=1, float lr=1e-3, "
       "float beta1=0.9, float beta2=0.999, float eps=1e-8, float weight_decay=0.0, "
-      "float min_ratio=0.01, float max_ratio=10.0, bool bias_correction=True, float "
+      "float min_ratio=0.01, float max_ratio=10.0, bool bias_correction=True, "
+      "bool eps_inside_sqrt=False, float "
       "grad_scale=1.0, float max_norm=0.0, "
       "Tensor(e!)? step_on_device=None, Tensor? lr_on_device=None, "
       "Tensor? grad_scale_on_device=None, Tensor? grad_norm=None, Tensor? found_inf=None, "

@@ -13,7 +13,8 @@ struct FusedLambFactors {
   float weight2, rest2;
   float inv_correction1;  // 1 / (1 - beta1^step)
   float inv_correction2;  // 1 / √(1 - beta2^step)
-  float eps;
+  float eps;              // One of these is 0:
+  float eps_inside;       // it counts as a part of v.
   float weight_decay;
   float lr;
   float min_ratio, max_ratio;
@@ -32,7 +33,8 @@ DS_HOST_DEVICE inline FusedLambFactors factors_of(const FusedLambOptions& o) {
   f.rest2 = static_cast<float>(o.beta2);
   f.inv_correction1 = static_cast<float>(1.0 / correction1);
   f.inv_correction2 = static_cast<float>(1.0 / std::sqrt(correction2));
-  f.eps = static_cast<float>(o.eps);
+  f.eps = o.eps_inside_sqrt ? 0.0f : static_cast<float>(o.eps);
+  f.eps_inside = o.eps_inside_sqrt ? static_cast<float>(o.eps * correction2) : 0.0f;
   f.weight_decay = static_cast<float>(o.weight_decay);
   f.lr = static_cast<float>(o.lr);
   f.min_ratio = static_cast<float>(o.min_ratio);

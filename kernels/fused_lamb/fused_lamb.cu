@@ -125,7 +125,8 @@ __device__ __forceinline__ float blend(float average, float value, float weight,
 }
 
 __device__ __forceinline__ float direction(const FusedLambFactors& f, float p, float m, float v) {
-  return m * f.inv_correction1 / (sqrtf(v) * f.inv_correction2 + f.eps) + f.weight_decay * p;
+  return m * f.inv_correction1 / (sqrtf(v + f.eps_inside) * f.inv_correction2 + f.eps) +
+         f.weight_decay * p;
 }
 
 // New m and v, as they are stored, from the old ones.

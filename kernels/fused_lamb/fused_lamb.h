@@ -35,7 +35,8 @@ struct FusedLambOptions {
   double weight_decay = 0.0;
   double min_ratio = 0.01;  // The trust ratio is kept in between.
   double max_ratio = 10.0;
-  bool bias_correction = true;  // Divide m and v by 1 - beta^step.
+  bool bias_correction = true;   // Divide m and v by 1 - beta^step.
+  bool eps_inside_sqrt = false;  // √(v + eps) instead of √v + eps, after that division.
 };
 
 //   g  = g/scale, times max_norm/(norm + 1e-6) if the norm is larger than max_norm

@@ -88,6 +88,20 @@ TEST(FusedLamb, Large_and_small_tensors_in_one_list_are_right_and_repeat_to_the_
   }
 }
 
+TEST(FusedLamb, Eps_inside_the_root_is_right) {
+  DS_NEEDS_DEVICE();
+  Problem problem;
+  problem.push_back(std::make_unique<ProblemTensor>(
+      ProblemTypes{DType::f32, DType::f32, DType::f32}, DType::bf16, 5000, 0, 12));
+  FusedLambOptions options = some_options();
+  options.eps = 0.01;
+  options.eps_inside_sqrt = true;
+  const DeviceBuffer ratios(Buffer(DType::f32, 1));
+  const auto list = list_of(problem);
+  fused_lamb_step(list.data(), list.size(), options, {}, {}, static_cast<float*>(ratios.data()));
+  expect_step(problem, ratios.download(DType::f32, 1), options, 1.0);
+}
+
 TEST(FusedLamb, A_norm_of_0_gives_the_ratio_1) {
   DS_NEEDS_DEVICE();
   for (const std::int64_t size : {100, 5000}) {

@@ -139,5 +139,23 @@ TEST(LambList, A_small_tensor_is_one_item) {
   EXPECT_EQ(list.items.size(), 1u + 1u + 2u * 5u);
 }
 
+TEST(FusedLambReference, Eps_can_count_as_a_part_of_v) {
+  FusedLambOptions options;
+  options.eps = 0.25;
+  options.eps_inside_sqrt = true;
+  options.bias_correction = false;
+  options.beta1 = options.beta2 = 0.5;
+  options.lr = 1.0;
+  Buffer p(DType::f32, 1), g(DType::f32, 1), m(DType::f32, 1), v(DType::f32, 1);
+  p.set(0, 3.0);
+  g.set(0, 2.0);
+  m.set(0, 0.0);
+  v.set(0, 0.0);
+  // m = 1, v = 2, u = 1/√2.25, r = 4.5, and p - r·u = 0.
+  const FusedLambExpected want = fused_lamb_reference(p, g, m, v, 1, options);
+  EXPECT_NEAR(want.trust_ratio, 4.5, 1e-12);
+  EXPECT_NEAR(want.param[0].value, 0.0, 1e-12);
+}
+
 }  // namespace
 }  // namespace ds

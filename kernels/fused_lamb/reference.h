@@ -41,7 +41,9 @@ inline FusedLambExpected fused_lamb_reference(const Buffer& p, const Buffer& g, 
     const double scale_m = std::fabs(o.beta1 * old_m.get(i)) + std::fabs((1 - o.beta1) * grad);
     want.exp_avg.push_back({m, scale_m});
     want.exp_avg_sq.push_back({v, v});
-    const double denominator = std::sqrt(as_stored(v)) / std::sqrt(correction2) + o.eps;
+    const double denominator = o.eps_inside_sqrt
+                                   ? std::sqrt(as_stored(v) / correction2 + o.eps)
+                                   : std::sqrt(as_stored(v)) / std::sqrt(correction2) + o.eps;
     u[at] = as_stored(m) / correction1 / denominator + o.weight_decay * p.get(i);
     scale_u[at] = scale_m / correction1 / denominator + std::fabs(o.weight_decay * p.get(i));
     p_squares += p.get(i) * p.get(i);

@@ -31,6 +31,7 @@ struct AnyParams {
     low = -static_cast<float>(1 << (call.bits - 1));
     high = -low - 1.0f;
   }
+  __device__ __forceinline__ float centered(float x) const { return symmetric ? x : x - offset; }
   __device__ __forceinline__ float to_code_space(float x) const {
     return symmetric ? x * scale : (x - offset) * scale;
   }
@@ -66,13 +67,15 @@ template <class T, bool kPlain>
 __device__ __forceinline__ std::uint32_t round_one(const AnyCall& call, const AnyParams& p,
                                                    std::int64_t at, std::int64_t to) {
   const float x = value<T, kPlain>(call, at, to);
-  float code = p.to_code_space(x);
+  float code;
   if (!kPlain && call.stochastic) {
     const Philox random = random_of(call.random, at);
-    const float u = static_cast<float>(sixteen_bits(random, static_cast<int>(at % 8))) * 0x1p-16f;
-    code = fmaxf(fminf(floorf(code + u), p.high), p.low) + 0.0f;
+    const float u =
+        128.0f + static_cast<float>(sixteen_bits(random, static_cast<int>(at % 8))) * 0x1p-16f;
+    code = floorf(__fmaf_rn(p.centered(x), p.scale, u)) - 128.0f;
+    code = fmaxf(fminf(code, p.high), p.low) + 0.0f;
   } else {
-    code = (fmaxf(fminf(code, p.high), p.low) + kMagic) - kMagic;
+    code = (fmaxf(fminf(p.to_code_space(x), p.high), p.low) + kMagic) - kMagic;
   }
   if (call.codes == nullptr) {
     static_cast<T*>(const_cast<void*>(call.input))[to] = narrow<T>(p.to_value(code));

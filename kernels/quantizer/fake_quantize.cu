@@ -16,7 +16,11 @@ struct FakeOp {
   static constexpr bool kSymmetric = kIsSymmetric;
   using Raw = uint4;
   using Seen = SeenVectors<T, kSymmetric>;
-  using Params = ScaleOf<kSymmetric>;
+  // Read once a group: where the randomness comes from may lie in memory.
+  struct Params : ScaleOf<kSymmetric> {
+    using ScaleOf<kSymmetric>::ScaleOf;
+    RandomSource random;
+  };
 
   T* values;
   std::int64_t group_size;
@@ -40,7 +44,12 @@ struct FakeOp {
     return seen.words();
   }
   __device__ __forceinline__ Params params_of(Words words) const {
-    return Params(words, bits);
+    Params params(words, bits);
+    if (kStochastic) {
+      params.random.seed = random.device ? __ldg(random.device) : random.seed;
+      params.random.offset = random.device ? __ldg(random.device + 1) : random.offset;
+    }
+    return params;
   }
   __device__ __forceinline__ std::int64_t place(std::int64_t group) const {
     return group;
@@ -53,7 +62,7 @@ struct FakeOp {
     VectorOf<T>::widen(raw, x);
     Philox bits_of{};
     if (kStochastic) {
-      bits_of = random_of(random, at);
+      bits_of = philox(p.random.seed, static_cast<std::uint64_t>(at) / 8, p.random.offset);
       if (kWidth == 4 && at % 8 != 0) {
         bits_of.word[0] = bits_of.word[2];
         bits_of.word[1] = bits_of.word[3];
@@ -64,9 +73,8 @@ struct FakeOp {
       float code;
       if (kStochastic) {
         // Adding the magic rounded down is floor.
-        const float u = above_128(bits_of, i) - 128.0f;
-        const float floor = __fadd_rd(p.to_code_space(x[i]) + u, kMagic) - kMagic;
-        code = fmaxf(fminf(floor, high), low);
+        const float above = __fmaf_rn(p.centered(x[i]), p.scale, above_128(bits_of, i));
+        code = fmaxf(fminf(__fadd_rd(above, kMagic) - (kMagic + 128.0f), high), low);
       } else {
         code =
             rounded < !kSymmetric && sizeof(T) == 4 > (p.to_code_space(x[i]), low, high) - kMagic;

@@ -57,6 +57,7 @@ struct ScaleOf<true> {
     if (isinf(scale)) scale = 1.0f;
     inverse = __frcp_rn(scale);
   }
+  __device__ __forceinline__ float centered(float x) const { return x; }
   __device__ __forceinline__ float to_code_space(float x) const { return x * scale; }
   __device__ __forceinline__ float to_value(float code) const { return code * inverse; }
 };
@@ -76,6 +77,7 @@ struct ScaleOf<false> {
     inverse = __frcp_rn(scale);
     offset = high * 0.5f + low * 0.5f;
   }
+  __device__ __forceinline__ float centered(float x) const { return x - offset; }
   __device__ __forceinline__ float to_code_space(float x) const { return (x - offset) * scale; }
   __device__ __forceinline__ float to_value(float code) const { return code * inverse + offset; }
 };

@@ -63,11 +63,13 @@ inline float code_of(float x, const GroupParams& params, int bits, bool symmetri
                      std::uint32_t random16) {
   const float low = -std::ldexp(1.0f, bits - 1);
   const float high = -low - 1.0f;
-  const float y = symmetric ? x * params.scale : (x - params.offset) * params.scale;
+  if (!symmetric) x = x - params.offset;
   // A code has one zero: + 0 makes it the positive one.
-  if (!stochastic) return std::nearbyint(at_least(at_most(y, high), low)) + 0.0f;
-  const float u = static_cast<float>(random16) * 0x1p-16f;
-  return at_least(at_most(std::floor(y + u), high), low) + 0.0f;
+  if (!stochastic) return std::nearbyint(at_least(at_most(x * params.scale, high), low)) + 0.0f;
+  // 128 more: there u is a whole number of the float's last bit, and one operation adds it.
+  const float u = 128.0f + static_cast<float>(random16) * 0x1p-16f;
+  const float code = std::floor(std::fma(x, params.scale, u)) - 128.0f;
+  return at_least(at_most(code, high), low) + 0.0f;
 }
 
 inline float value_of(float code, float inverse, float offset, bool symmetric) {

@@ -39,8 +39,12 @@ std::string name_of(std::string_view assignment) {
 
 // Only calls that are safe between fork and exec.
 [[noreturn]] void become(char** argv, char** environment, pid_t parent, int input, int out,
-                         int answer, unsigned long cpu_seconds) {
-  ::setpgid(0, 0);
+                         int answer, unsigned long cpu_seconds, bool new_session) {
+  if (new_session) {
+    ::setsid();
+  } else {
+    ::setpgid(0, 0);
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(126);
   ::umask(022);
@@ -130,9 +134,11 @@ Result<Child> Child::start(const ChildSpec& spec) {
   if (pid < 0) return fail_errno(errno, "cannot start a process");
   if (pid == 0) {
     become(argv.data(), envp.data(), parent, input_high.get(), out_high.get(), answer_high.get(),
-           spec.cpu_seconds);
+           spec.cpu_seconds, spec.new_session);
   }
-  ::setpgid(pid, pid);  // Both sides: whoever is first. EACCES after the exec means it is done.
+  // Both sides: whoever is first. EACCES after the exec means it is done. A session's first process
+  // leads its group by itself, and may not lead one before.
+  if (!spec.new_session) ::setpgid(pid, pid);
   Child child;
   child.pid_ = pid;
   child.group_ = pid;

@@ -18,6 +18,8 @@ struct ChildSpec {
   std::vector<std::string> environment;  // NAME=value, instead of the same names of ours.
   unsigned long cpu_seconds = 0;         // 0: no limit.
   int input = -1;                        // Its standard input; -1: /dev/null.
+  // A session of its own: no terminal, so that an interactive shell cannot stop for one.
+  bool new_session = false;
 };
 
 // The agent's ends of the two pipes to a process that tries something, and what came through them.

@@ -11,17 +11,11 @@
 #include <vector>
 
 #include "orchestrator/agent/prefix.h"
+#include "orchestrator/base/cpu_level.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/manifest.h"
 
 namespace dsi::agent {
-
-namespace {
-
-struct Account {
-  std::string name;
-  std::string home;
-};
 
 Account find_account() {
   Account account;
@@ -45,15 +39,17 @@ Account find_account() {
     if (fields.size() >= 6 && fields[2] == uid) {
       if (account.name.empty()) account.name = fields[0];
       if (account.home.empty()) account.home = fields[5];
+      if (fields.size() >= 7) account.shell = fields[6];
       break;
     }
     start = end + 1;
   }
   if (account.name.empty()) account.name = uid;
+  // An account of a directory service is not in the file; its session has the variable.
+  const char* shell = std::getenv("SHELL");
+  if (account.shell.empty()) account.shell = shell != nullptr && *shell != 0 ? shell : "/bin/sh";
   return account;
 }
-
-}  // namespace
 
 Result<std::string> choose_prefix(std::string given) {
   bool in_home = given.starts_with("~/");
@@ -99,6 +95,7 @@ protocol::Facts find_facts(const std::string& prefix) {
   facts.host_name = system.nodename;
   facts.arch = system.machine;
   facts.kernel = system.release;
+  facts.cpu_level = cpu_level();
   facts.user = find_account().name;
   facts.root = ::geteuid() == 0;
   facts.prefix = prefix;

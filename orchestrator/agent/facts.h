@@ -10,6 +10,14 @@ namespace dsi::agent {
 // without a trailing slash; an error for what cannot be a prefix.
 Result<std::string> choose_prefix(std::string given);
 
+// Of the user who runs this program.
+struct Account {
+  std::string name;
+  std::string home;
+  std::string shell;  // Of a login.
+};
+Account find_account();
+
 // Reads only; changes nothing.
 protocol::Facts find_facts(const std::string& prefix);
 

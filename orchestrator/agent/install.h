@@ -16,7 +16,8 @@ protocol::HostResult rollback(const std::string& prefix, const protocol::Rollbac
                               Wire& wire);
 protocol::HostResult uninstall(const std::string& prefix, const protocol::UninstallRequest& request,
                                Wire& wire);
-protocol::HostResult report(const std::string& prefix, const protocol::ReportRequest& request);
+protocol::HostResult report(const std::string& prefix, const protocol::ReportRequest& request,
+                            Wire& wire);
 
 // Verifies and probes one release of the prefix. Changes nothing, needs no lock.
 protocol::HostResult report_release(const std::string& prefix, const std::string& id,

@@ -260,6 +260,15 @@ Result<void> Prefix::switch_to(const std::string& id) {
   return root_.sync();
 }
 
+Result<void> Prefix::leave_current() {
+  if (!root_.exists("current")) return {};
+  DSI_CHECK(root_.rename("current", root_, "current.partial"));
+  if (!there_.current.empty()) there_.previous = there_.current;
+  there_.current.clear();
+  DSI_CHECK(root_.remove("current.partial"));
+  return root_.sync();
+}
+
 Result<void> Prefix::record(const std::string& action, const std::string& from,
                             const std::string& to) {
   json history = read_state(root_).value("history", json::array());

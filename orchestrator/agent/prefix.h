@@ -61,6 +61,9 @@ class Prefix {
   // Points `current` to a complete release, in one step. `there()` says so afterwards; the release
   // left becomes the previous one.
   Result<void> switch_to(const std::string& id);
+  // Takes `current` away, in one step: what is in use is no release of this prefix. The release
+  // left becomes the previous one.
+  Result<void> leave_current();
   // Are there so many bytes, and inodes, for this user?
   Result<void> check_space(std::uint64_t bytes, std::uint64_t inodes) const;
   // What a swarm may have left here is of no more use.

@@ -8,12 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <list>
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "orchestrator/agent/child.h"
 #include "orchestrator/agent/shared_load.h"
@@ -50,10 +52,20 @@ std::string demangled(const std::string& symbol) {
   return status == 0 && name ? std::string(name.get()) : symbol;
 }
 
+// Those that end a process by what a library does. Not every libc knows sigabbrev_np, and strsignal
+// speaks the language of the locale.
 std::string signal_name(int number) {
-  // sigabbrev_np needs no locale, unlike strsignal.
-  const char* name = ::sigabbrev_np(number);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
+  static constexpr std::pair<int, std::string_view> kNames[] = {
+      {SIGABRT, "SIGABRT"}, {SIGALRM, "SIGALRM"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+      {SIGHUP, "SIGHUP"},   {SIGILL, "SIGILL"},   {SIGINT, "SIGINT"},   {SIGKILL, "SIGKILL"},
+      {SIGPIPE, "SIGPIPE"}, {SIGQUIT, "SIGQUIT"}, {SIGSEGV, "SIGSEGV"}, {SIGSYS, "SIGSYS"},
+      {SIGTERM, "SIGTERM"}, {SIGTRAP, "SIGTRAP"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"},
+      {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (known == number) return std::string(name);
+  }
+  return fmt::format("signal {}", number);
 }
 
 // What a process printed last: "terminate called after throwing …" explains an abort.

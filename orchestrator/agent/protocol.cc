@@ -20,6 +20,64 @@ void from_json(const json& j, HostResult& r) {
   }
 }
 
+// Far more members than one line of the macro would be readable with, and the facts script writes
+// the same object: what it leaves out is empty.
+void to_json(json& j, const PythonFacts& f) {
+  j = {{"executable", f.executable},
+       {"version", f.version},
+       {"prefix", f.prefix},
+       {"site", f.site},
+       {"found_by", f.found_by},
+       {"tags", f.tags},
+       {"pip", f.pip},
+       {"torch", f.torch},
+       {"torch_path", f.torch_path},
+       {"torch_cuda", f.torch_cuda},
+       {"torch_cxx11_abi", f.torch_cxx11_abi},
+       {"glibc", f.glibc},
+       {"glibcxx", f.glibcxx},
+       {"cxxabi", f.cxxabi},
+       {"writable", f.writable},
+       {"not_writable", f.not_writable},
+       {"free_bytes", f.free_bytes},
+       {"installed", f.installed},
+       {"compute_capabilities", f.compute_capabilities},
+       {"current", f.current},
+       {"previous", f.previous},
+       {"interrupted", f.interrupted}};
+  if (!f.error.what.empty()) j["error"] = {{"what", f.error.what}, {"help", f.error.help}};
+}
+
+void from_json(const json& j, PythonFacts& f) {
+  const PythonFacts none;
+  f.executable = j.value("executable", none.executable);
+  f.version = j.value("version", none.version);
+  f.prefix = j.value("prefix", none.prefix);
+  f.site = j.value("site", none.site);
+  f.found_by = j.value("found_by", none.found_by);
+  f.tags = j.value("tags", none.tags);
+  f.pip = j.value("pip", none.pip);
+  f.torch = j.value("torch", none.torch);
+  f.torch_path = j.value("torch_path", none.torch_path);
+  f.torch_cuda = j.value("torch_cuda", none.torch_cuda);
+  f.torch_cxx11_abi = j.value("torch_cxx11_abi", none.torch_cxx11_abi);
+  f.glibc = j.value("glibc", none.glibc);
+  f.glibcxx = j.value("glibcxx", none.glibcxx);
+  f.cxxabi = j.value("cxxabi", none.cxxabi);
+  f.writable = j.value("writable", none.writable);
+  f.not_writable = j.value("not_writable", none.not_writable);
+  f.free_bytes = j.value("free_bytes", none.free_bytes);
+  f.installed = j.value("installed", none.installed);
+  f.compute_capabilities = j.value("compute_capabilities", none.compute_capabilities);
+  f.current = j.value("current", none.current);
+  f.previous = j.value("previous", none.previous);
+  f.interrupted = j.value("interrupted", none.interrupted);
+  if (j.contains("error")) {
+    j.at("error").at("what").get_to(f.error.what);
+    j.at("error").at("help").get_to(f.error.help);
+  }
+}
+
 namespace {
 
 std::string frame(char type, std::string_view payload) {

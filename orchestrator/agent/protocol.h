@@ -17,6 +17,8 @@
 // clang-format off
 //   agent                                     head
 //   hello {agent, facts}                    →
+//                                           ←   python {python, package}          (only for a package)
+//   python {executable, version, ...}       →
 //                                           ←   install {run, manifest, strict, ...}
 //   need {digests, bytes}                   →      (this and the next only if something is to be sent)
 //                                           ←   file {digest, size, wire_size}, D, D, ... for each need
@@ -24,6 +26,7 @@
 //                                           ←   or, instead of files and commit, a swarm, see below
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
 //   stage {stage: "waiting"}                →      (for another host of this run that shares the prefix)
+//   stage {stage: "installing"}             →      (of a package, now and then: pip takes its time)
 //   stage {stage: "note", what, help}       →      (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 // clang-format on
@@ -54,7 +57,11 @@
 // "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
 // agent waits for the next request; end of file on its standard input makes it clean up and leave,
 // before the switch without switching: a head keeps the stream open until it has its result. The
-// agent changes nothing on the node before it is told to: a plan only reads "hello".
+// agent changes nothing on the node before it is told to: a plan only reads "hello" and "python".
+//
+// A release with packages goes into a Python environment. The requests then carry the interpreter
+// (`python`, PythonFacts::executable); everything else is the same, and an op's row is what a
+// process of that interpreter said when it imported the op's module.
 
 #include <chrono>
 #include <cstddef>
@@ -68,7 +75,7 @@
 
 namespace dsi::protocol {
 
-inline constexpr int kVersion = 2;
+inline constexpr int kVersion = 3;
 inline constexpr char kGreeting[] = "DSI1 ";  // Followed by the nonce and a newline.
 inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
 inline constexpr std::size_t kMaxDataFrame = 256u << 10;
@@ -78,8 +85,9 @@ inline constexpr int kZstdLevel = 3;
 // out.
 struct Facts {
   std::string host_name;
-  std::string arch;    // uname -m
-  std::string kernel;  // uname -r
+  std::string arch;       // uname -m
+  std::string kernel;     // uname -r
+  std::string cpu_level;  // base/cpu_level.h; only an agent says it.
   std::string user;
   bool root = false;
   std::string prefix;            // Absolute, after defaults: /opt/ds-ops for root, else
@@ -95,6 +103,42 @@ struct Hello {
   Facts facts;
 };
 
+// Which Python is there, and what can be installed into it? Changes nothing on the node.
+struct PythonRequest {
+  std::string python;   // A path; empty: what a login of this user would use.
+  std::string package;  // Normalised name; PythonFacts::current and so on are about this one.
+};
+
+struct PythonFacts {
+  std::string executable;         // Absolute, as the environment names it (a venv's is a link).
+  std::string version;            // "3.11.2"
+  std::string prefix;             // sys.prefix: the environment.
+  std::string site;               // Where a wheel with compiled parts goes (platlib).
+  std::string found_by;           // "given", or "login": which of them named the executable.
+  std::vector<std::string> tags;  // That this interpreter accepts, the best first.
+  std::string pip;                // Version; empty: it has no pip.
+  std::string torch;              // "2.11.0+cu130"; empty: it has none.
+  std::string torch_path;
+  std::string torch_cuda;  // "13.0"; empty: compiled without.
+  bool torch_cxx11_abi = false;
+  // Highest symbol versions that a module imported there would find: "2.36", "3.4.30", "1.3.13".
+  std::string glibc;
+  std::string glibcxx;
+  std::string cxxabi;
+  bool writable = false;
+  std::string not_writable;      // Why not: read-only, whose it is, EXTERNALLY-MANAGED.
+  std::uint64_t free_bytes = 0;  // Where `site` is.
+  std::map<std::string, std::string> installed;   // Every distribution: normalised name, version.
+  std::vector<std::string> compute_capabilities;  // Of this node's GPUs: "9.0".
+  // Of the package asked for: the release that is in the environment, and what rollback would go
+  // back to (a release id, or "deepspeed 0.14.0" for what something else had installed); empty:
+  // none.
+  std::string current;
+  std::string previous;
+  bool interrupted = false;  // An install was cut off; the next request puts the old tree back.
+  Error error;  // No interpreter was found, or it does not run: then the rest is empty.
+};
+
 struct InstallRequest {
   std::string run;                         // Id of the run, for state.json and the lock.
   std::string by;                          // "user@head", for the same.
@@ -103,11 +147,18 @@ struct InstallRequest {
   std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
   int probe_timeout_s = 60;                // For one op.
   int lock_timeout_s = 30;                 // How long to wait for another run.
+  // Of a release with packages:
+  std::string python;    // PythonFacts::executable.
+  bool drop_in = false;  // Put the release's op modules into the package, under its names.
+  int pip_timeout_s = 600;
 };
 
 struct ReportRequest {
   std::vector<std::string> torch_folders;
   int probe_timeout_s = 60;
+  // A package in a Python environment, here and below; both empty: the ops in the prefix.
+  std::string package{};
+  std::string python{};
 };
 
 struct RollbackRequest {
@@ -116,12 +167,16 @@ struct RollbackRequest {
   std::vector<std::string> torch_folders;
   int probe_timeout_s = 60;
   int lock_timeout_s = 30;
+  std::string package{};
+  std::string python{};
 };
 
 struct UninstallRequest {
   std::string run;
   std::string by;
   int lock_timeout_s = 30;
+  std::string package{};
+  std::string python{};
 };
 
 struct Need {
@@ -189,7 +244,8 @@ struct PeerFault {
   std::string detail;
 };
 
-// ok, wrong, crash, missing, incompatible, damaged, skipped, not-built: see report.h.
+// ok, wrong, crash, missing, incompatible, damaged, skipped, not-built: see report.h. The detail of
+// a package's op names what ds_report says where it says something else.
 struct OpRow {
   std::string op;
   std::string status;
@@ -209,15 +265,18 @@ struct HostResult {
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw
 // json::exception, which read_message turns into an Error.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Facts, host_name, arch, kernel, user, root, prefix, current,
-                                   previous, free_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Facts, host_name, arch, kernel, cpu_level, user, root, prefix,
+                                   current, previous, free_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, agent, facts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PythonRequest, python, package)
+void to_json(nlohmann::json& j, const PythonFacts& facts);
+void from_json(const nlohmann::json& j, PythonFacts& facts);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
-                                   probe_timeout_s, lock_timeout_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s)
+                                   probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
-                                   lock_timeout_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s)
+                                   lock_timeout_s, package, python)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Need, digests, bytes, bases)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileHeader, digest, size, wire_size, base)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenRequest, self, key, ports, rate)

@@ -6,6 +6,7 @@
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/install.h"
 #include "orchestrator/agent/prefix.h"
+#include "orchestrator/agent/python.h"
 #include "orchestrator/agent/wire.h"
 #include "orchestrator/base/file.h"
 
@@ -31,10 +32,21 @@ Result<HostResult> obey(const Message& message, const std::string& prefix, Wire&
   }
   if (message.type == "report") {
     DSI_TRY(auto request, protocol::body_as<protocol::ReportRequest>(message));
-    return report(prefix, request);
+    return report(prefix, request, wire);
   }
   return fail_with_help(fmt::format("this agent knows no request \"{}\"", message.type),
                         "use the ds-install that the agent came with");
+}
+
+bool answer_python(const Message& message, Wire& wire) {
+  auto request = protocol::body_as<protocol::PythonRequest>(message);
+  protocol::PythonFacts facts;
+  if (request) {
+    facts = find_environment(*request).facts;
+  } else {
+    facts.error = request.error();
+  }
+  return wire.send("python", facts);
 }
 
 HostResult failed(Error error, const std::string& prefix) {
@@ -78,6 +90,10 @@ int serve(const std::string& nonce, const std::string& given, int in, int out) {
     auto message = protocol::read_message(**frame);
     if (discarding && message && (message->type == "file" || message->type == "commit")) {
       discarding = message->type == "file";
+      continue;
+    }
+    if (message && message->type == "python") {
+      if (!answer_python(*message, wire)) return 1;
       continue;
     }
     Result<HostResult> result =

@@ -5,8 +5,8 @@
 //   ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX
 //
 // The second gets the agent with this SHA-256 and size, of which the .lzma file has WIRE_SIZE
-// bytes, puts it at PREFIX/store/DIGEST.x (and as it came at DIGEST.lzma, for others), and becomes
-// it. Says on standard output, after whatever a login shell has printed:
+// bytes (./pack makes it), puts it at PREFIX/store/DIGEST.x (and as it came at DIGEST.lzma, for
+// others), and becomes it. Says on standard output, after whatever a login shell has printed:
 //
 //   DSL0 NONCE ready             it waits for a request on standard input, one line:
 //     stdin                      WIRE_SIZE bytes follow. Not one more is read: they are the
@@ -27,6 +27,7 @@
 #include "orchestrator/loader/store.h"
 #include "orchestrator/loader/stream.h"
 #include "orchestrator/loader/sys.h"
+#include "orchestrator/loader/x86.h"
 
 enum {
   kMaxSize = 256 << 20,
@@ -147,6 +148,9 @@ static bool unpack(const struct job* job, struct failure* failure) {
     text_add(fail_with(failure, kFailCorrupt), "the agent that came cannot be unpacked");
     return false;
   }
+#if defined(__x86_64__)
+  x86_restore(job->agent, job->size);
+#endif
   struct LoaderSha256 sha;
   uint8_t digest[kSha256Size];
   loader_sha256_start(&sha);

@@ -143,6 +143,7 @@ __attribute__((noreturn)) static inline void sys_exit(int code) {
 // Null if there is none. Zeroed; pages that are never touched cost nothing.
 static inline void* sys_memory(size_t size) {
   long at = sys_call6(__NR_mmap, 0, (long)size, kProtReadWrite, kMapPrivateAnonymous, -1, 0);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): it is what the kernel gives.
   return at < 0 && at > -4096 ? NULL : (void*)at;
 }
 

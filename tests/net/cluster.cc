@@ -65,7 +65,7 @@ bool JsonReport::every_op_is_ok() const {
   return ops > 0;
 }
 
-Cluster::Cluster(int hosts) : name_("test" + std::to_string(::getpid())) {
+Cluster::Cluster(int hosts) : name_("test" + std::to_string(::getpid())), program_(DSI_PROGRAM) {
   folder_ = std::string(DSI_TEST_FOLDER) + "/" + name_;
   fs::create_directories(folder_);
   Outcome up = control({"up", std::to_string(hosts), "--mode", "namespaces"});
@@ -121,9 +121,10 @@ std::string Cluster::default_hostfile() {
 std::vector<std::string> Cluster::ds_install_command(std::vector<std::string> arguments) {
   bool says_which = false;
   for (const std::string& argument : arguments) {
-    says_which = says_which || argument == "-H" || argument == "--hosts" || argument == "-l";
+    says_which = says_which || argument == "-H" || argument == "--hosts" || argument == "-l" ||
+                 argument == "--partition";
   }
-  std::vector<std::string> command = {DSI_PROGRAM};
+  std::vector<std::string> command = {program_};
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("-r");
   if (!says_which) command.insert(command.end(), {"-H", default_hostfile()});

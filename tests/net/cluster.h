@@ -52,17 +52,22 @@ class Cluster {
   Outcome ds_install(std::vector<std::string> arguments);
   JsonReport ds_install_json(std::vector<std::string> arguments);
 
+  // Another ds-install than the one that was built.
+  void use_program(const std::string& path) { program_ = path; }
+
   // The command line of that, to be run on the head in another way.
   std::vector<std::string> ds_install_command(std::vector<std::string> arguments);
 
   std::string write_hostfile(const std::string& text);  // Its path.
   std::string default_hostfile();
+  const std::string& name() const { return name_; }
   const std::string& folder() const { return folder_; }  // The test's own, visible to the head.
 
  private:
   std::string name_;
   std::string folder_;
   std::string why_not_;
+  std::string program_;
   int files_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -288,8 +289,7 @@ TEST_F(Fanout, A_host_with_few_file_descriptors_is_installed) {
   expect_installed(report);
 }
 
-// Only programs with shared libraries can be shown another time, so it is the head that is a day
-// off from all hosts: later, and in the next run earlier than what it wrote.
+// The head is a day off from all hosts: later, and in the next run earlier than what it wrote.
 TEST_F(Fanout, A_clock_that_is_a_day_off_does_not_matter) {
   START(4);
   auto install_at = [&](const char* offset) {
@@ -308,6 +308,105 @@ TEST_F(Fanout, A_clock_that_is_a_day_off_does_not_matter) {
   EXPECT_EQ(earlier.count("up-to-date"), 4);
   EXPECT_TRUE(earlier.every_op_is_ok());
 }
+
+#ifdef DSI_SHARED_AGENT
+
+// Only programs with shared libraries can be shown another time: a ds-install whose agent has them.
+std::string install_shared_agent(const fs::path& folder) {
+  fs::path built = fs::path(DSI_PROGRAM).parent_path();
+  fs::path parts = folder / "libexec/ds-install";
+  fs::create_directories(folder / "bin");
+  fs::create_directories(folder / "share/ds-install");
+  fs::create_directories(parts);
+  for (const char* name : {"kernels", "examples"}) {
+    fs::create_directory_symlink(fs::path(DSI_SOURCE_FOLDER) / name,
+                                 folder / "share/ds-install" / name);
+  }
+  fs::copy_file(DSI_PROGRAM, folder / "bin/ds-install");
+  for (const char* name : {"ds-facts", "ds-loader", "ds-probe"}) {
+    fs::copy_file(built / name, parts / name);
+  }
+  fs::copy_file(fs::path(DSI_SOURCE_FOLDER) / "orchestrator/package/ds_package.py",
+                parts / "ds-package");
+  // Without what is for debuggers: the links are slow.
+  std::string make = "strip -o " + (parts / "ds-agent").string() + " " + DSI_SHARED_AGENT + " && " +
+                     DSI_PACK_AGENT + " " + DSI_XZ + " 1 " + (parts / "ds-agent").string() + " " +
+                     (parts / "ds-agent.lzma").string();
+  EXPECT_EQ(std::system(make.c_str()), 0) << make;
+  return folder / "bin/ds-install";
+}
+
+TEST_F(Fanout, Nodes_whose_own_clocks_are_a_day_off_are_installed_like_the_others) {
+  START(5);
+  cluster_->use_program(install_shared_agent(cluster_->folder() + "/shared"));
+  const std::map<int, long> days = {{1, 0}, {2, 1}, {3, -1}, {4, 0}, {5, 0}};
+  control({"clock", "2", "ahead", "1d"});
+  control({"clock", "3", "behind", "1d"});
+  auto expect_times = [&] {
+    for (auto [host, off] : days) {
+      auto state = nlohmann::json::parse(cluster_->on_node(host, "cat /opt/ds-ops/state.json").out,
+                                         nullptr, false);
+      ASSERT_TRUE(state.is_object()) << host;
+      // The test may run over midnight.
+      std::string days_there =
+          cluster_
+              ->on_node(host, "date -u -d '" + std::to_string(off) + " days' +%F; date -u -d '" +
+                                  std::to_string(off) + " days 20 minutes ago' +%F")
+              .out;
+      EXPECT_THAT(days_there, HasSubstr(state.value("time", "-").substr(0, 10))) << state;
+    }
+  };
+
+  // Brings the agent, so that what is received from here on is the payload. Each release has its
+  // agent in it, therefore this one is new.
+  JsonReport first = cluster_->ds_install_json(
+      {"--ops-dir", std::string(DSI_TEST_FOLDER) + "/fanout-ops", "--ops", "seed"});
+  ASSERT_EQ(first.count("installed"), hosts_) << first.err;
+  old_release_ = first.host("node001").value("to", "");
+  expect_times();
+
+  // Interrupted half-way, then gone on with: what is younger and what is older decides nothing.
+  begin({"--topology", "swarm"});
+  for (int k = 1; k <= hosts_; ++k) wait_for_a_third(k);
+  kill_the_head();
+  finish();
+  expect_nothing_runs();
+  for (int k = 1; k <= hosts_; ++k) expect_old_or_new(k);
+  begin({"--topology", "swarm"});
+  JsonReport report = finish();
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_EQ(report.count("installed") + report.count("up-to-date"), hosts_);
+  EXPECT_TRUE(report.every_op_is_ok());
+  for (int k = 1; k <= hosts_; ++k) {
+    EXPECT_LT(received(k), static_cast<long>(kBlob) * 85 / 100) << k;
+  }
+  expect_times();
+
+  // What was there before them is still known as that, and can be gone back to.
+  std::string release = report.host("node002").value("to", "");
+  JsonReport again = cluster_->ds_install_json(install_arguments());
+  EXPECT_EQ(again.count("up-to-date"), hosts_) << again.err;
+  EXPECT_TRUE(again.every_op_is_ok());
+  JsonReport back = cluster_->ds_install_json({"rollback"});
+  EXPECT_EQ(back.exit_code, 0) << back.err;
+  for (int k = 1; k <= hosts_; ++k) {
+    EXPECT_EQ(cluster_->on_node(k, "readlink /opt/ds-ops/current").out,
+              "releases/" + old_release_ + "\n");
+  }
+  JsonReport forth = cluster_->ds_install_json(install_arguments());
+  EXPECT_EQ(forth.exit_code, 0) << forth.err;
+  expect_installed(forth);
+  // Nothing was pruned that is needed, and nothing left that is not.
+  for (int k = 1; k <= hosts_; ++k) {
+    EXPECT_EQ(cluster_->on_node(k, "ls /opt/ds-ops/releases | wc -l").out, "2\n") << k;
+    EXPECT_EQ(cluster_->on_node(k, "ls -A /opt/ds-ops/incoming 2>/dev/null | wc -l").out, "0\n");
+    EXPECT_EQ(cluster_->on_node(k, "readlink /opt/ds-ops/current").out,
+              "releases/" + release + "\n");
+  }
+  expect_times();
+}
+
+#endif
 
 struct Victim {
   const char* name;

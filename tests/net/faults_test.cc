@@ -62,9 +62,15 @@ TEST(Faults, Four_broken_hosts_have_each_their_error_and_the_others_are_installe
 TEST(Faults, A_host_without_room_gets_nothing_at_first_contact) {
   DSI_CLUSTER(cluster, 2);
   ASSERT_EQ(cluster.control({"opt-size", "1", "256k"}).exit_code, 0);
-  JsonReport report = cluster.ds_install_json({});
+  JsonReport seen = cluster.ds_install_json({});
+  EXPECT_EQ(seen.exit_code, 1);
+  EXPECT_EQ(seen.host("node002").value("result", ""), "installed");
+  EXPECT_EQ(seen.host("node001").value("result", ""), "refused");
+  EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);
+
+  // And where nobody looked, or the space went after the look.
+  JsonReport report = cluster.ds_install_json({"--ignore", "no-space"});
   EXPECT_EQ(report.exit_code, 1);
-  EXPECT_EQ(report.host("node002").value("result", ""), "installed");
   EXPECT_EQ(report.host("node001").value("result", ""), "failed");
   EXPECT_THAT(what(report, "node001"), HasSubstr("space"));
   EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops/current").exit_code, 0);
@@ -143,9 +149,15 @@ TEST(Faults, A_user_without_root_installs_at_home) {
   // Where the user may not write, that is what is said.
   JsonReport refused =
       cluster.ds_install_json({"-H", hostfile, "--ops", "cpu_lion", "--prefix", "/usr/lib/ds-ops"});
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(what(refused, "node001"), HasSubstr("ermission denied"));
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_THAT(what(refused, "node001"), HasSubstr("dsuser may not write /usr/lib"));
   EXPECT_THAT(help(refused, "node001"), HasSubstr("--prefix"));
+  JsonReport failed =
+      cluster.ds_install_json({"-H", hostfile, "--ops", "cpu_lion", "--prefix", "/usr/lib/ds-ops",
+                               "--ignore", "prefix-not-writable"});
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(what(failed, "node001"), HasSubstr("ermission denied"));
+  EXPECT_THAT(help(failed, "node001"), HasSubstr("--prefix"));
 }
 
 TEST(Faults, An_agent_killed_while_it_works_leaves_the_old_release_and_the_next_run_succeeds) {

@@ -177,5 +177,33 @@ TEST(Program, Examples_are_written_once) {
   EXPECT_THAT(second.err, StartsWith("error: "));
 }
 
+TEST(Schedule, Writes_lists_and_removes_a_timer_and_refuses_what_is_no_time) {
+  TempFolder folder;
+  const std::string program = std::string(DSI_BUILD_FOLDER) + "/ds-install";
+  const fs::path units = folder.path() / "config/systemd/user";
+  ProcessResult added =
+      run(folder.path(), {program, "schedule", "--user", "-r", "--name", "gpu", "--at", "Sun 03:00",
+                          "-H", "hosts.txt", "--batch", "1,10%"});
+  ASSERT_TRUE(added.ok()) << added.err;
+  EXPECT_THAT(added.out, HasSubstr("Sun *-*-* 03:00:00"));
+  const std::string service = read_file(units / "ds-install-gpu.service").value_or("");
+  EXPECT_THAT(service, HasSubstr("--hostfile=" + (folder.path() / "hosts.txt").string()));
+  EXPECT_THAT(read_file(units / "ds-install-gpu.timer").value_or(""),
+              HasSubstr("OnCalendar=Sun 03:00\n"));
+  EXPECT_THAT(run(folder.path(), {program, "schedule", "list", "--user"}).out,
+              AllOf(HasSubstr("ds-install-gpu  Sun 03:00"), HasSubstr("--batch=1,10%%")));
+
+  ProcessResult bad = run(
+      folder.path(), {program, "schedule", "--user", "-r", "--name", "gpu", "--at", "Sunn 03:00"});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, AllOf(HasSubstr("Sunn 03:00"), HasSubstr("help:")));
+  EXPECT_EQ(read_file(units / "ds-install-gpu.service").value_or(""), service);
+
+  EXPECT_TRUE(run(folder.path(), {program, "schedule", "remove", "--user", "--name", "gpu"}).ok());
+  EXPECT_TRUE(fs::is_empty(units));
+  EXPECT_EQ(
+      run(folder.path(), {program, "schedule", "remove", "--user", "--name", "gpu"}).exit_code, 2);
+}
+
 }  // namespace
 }  // namespace dsi

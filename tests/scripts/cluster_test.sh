@@ -168,6 +168,14 @@ few_descriptors_are_few() {
   expect "hard limit" 64 "$(on_head ssh node002 ulimit -Hn)"
 }
 
+a_clock_is_off() {
+  local here there
+  "$cluster" clock 2 ahead 1d
+  here=$(date +%s)
+  there=$(on_head ssh node002 date +%s)
+  ((there - here > 86000 && there - here < 87000)) || fail "the clock is off by $((there - here)) s"
+}
+
 faults_are_as_ordered() {
   "$cluster" node-shell 1 /bin/false
   ! on_head ssh node001 true || fail "the login shell is not the one ordered"
@@ -223,6 +231,7 @@ if [[ $mode == namespaces ]]; then
   a_firewall_stops_other_hosts_and_not_the_head
   what_a_host_runs_is_seen
   few_descriptors_are_few
+  a_clock_is_off
   faults_are_as_ordered
 fi
 a_host_that_is_down_refuses_and_comes_back

@@ -161,6 +161,62 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
   }
 }
 
+TEST(AgentLink, What_a_host_says_about_itself_comes_before_the_greeting) {
+  FactsProgram program{std::string(64, 'f'), "x86_64", "the program"};
+  protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
+  std::string stream =
+      "Welcome!\n\nDSF0 abc123 need\n\nDSF1 abc123 {\"arch\":\"x86_64\",\"clock_ns\":5}\n"
+      "\nDSI1 abc123\n" +
+      protocol::json_frame("hello", hello);
+  for (std::size_t piece : {1u, 7u, 100000u}) {
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123",
+                   std::string(64, 'd'));
+    auto facts = link.hear_facts(program, Deadline::after(1s));
+    ASSERT_TRUE(facts) << facts.error().what;
+    EXPECT_TRUE(facts->known);
+    EXPECT_EQ(facts->arch, "x86_64");
+    EXPECT_LT(facts->clock_off_s, -1e9) << "its clock stands in 1970";
+    EXPECT_EQ(link.bytes_sent(), program.bytes.size());
+    auto greeting = link.greet(Deadline::after(1s));
+    ASSERT_TRUE(greeting) << greeting.error().what;
+    EXPECT_TRUE(greeting->agent);
+  }
+}
+
+TEST(AgentLink, A_clock_that_stood_between_question_and_answer_is_right) {
+  using namespace std::chrono;
+  FactsProgram program{std::string(64, 'f'), "x86_64", "the program"};
+  auto off = [&](nanoseconds ahead) {
+    auto there = system_clock::now().time_since_epoch() + ahead;
+    AgentLink link(
+        std::make_unique<ScriptedChannel>(fmt::format("\nDSF1 abc123 {{\"clock_ns\":{}}}\n",
+                                                      duration_cast<nanoseconds>(there).count()),
+                                          1000),
+        "abc123", std::string(64, 'd'));
+    return link.hear_facts(program, Deadline::after(1s)).value().clock_off_s;
+  };
+  // As long as this process is not stopped for a minute in between.
+  EXPECT_NEAR(off(1h), 3600, 60);
+  EXPECT_NEAR(off(-1h), -3600, 60);
+}
+
+TEST(AgentLink, A_host_that_cannot_be_looked_at_says_why_and_is_greeted) {
+  FactsProgram program{std::string(64, 'f'), "x86_64", "the program"};
+  for (auto [line, reason] :
+       {std::pair{"none", "no folder in which a program may run"},
+        std::pair{"failed", "does not run there"}, std::pair{"other", "is for x86_64"},
+        std::pair{"{\"cpu\":", "malformed"}}) {
+    AgentLink link(std::make_unique<ScriptedChannel>(
+                       fmt::format("\nDSF1 abc123 {}\n\nDSI0 abc123\narch=x\nend=\n", line), 1000),
+                   "abc123", std::string(64, 'd'));
+    auto facts = link.hear_facts(program, Deadline::after(1s));
+    ASSERT_TRUE(facts) << line;
+    EXPECT_FALSE(facts->known);
+    EXPECT_NE(facts->unknown_because.find(reason), std::string::npos) << facts->unknown_because;
+    EXPECT_TRUE(link.greet(Deadline::after(1s)));
+  }
+}
+
 TEST(AgentLink, What_the_loader_says_is_heard_in_order_however_the_bytes_come) {
   protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
   std::string stream =

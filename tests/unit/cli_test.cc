@@ -127,6 +127,41 @@ TEST_F(Cli, Examples_go_to_a_folder_and_take_no_command) {
   EXPECT_THAT(error({"-e", "-H", "h"}), HasSubstr("-H means nothing to --examples"));
 }
 
+TEST_F(Cli, DeepSpeed_is_named_by_its_source_or_not_at_all) {
+  EXPECT_EQ(options({"--deepspeed", "/src/DeepSpeed"}).deepspeed, "/src/DeepSpeed");
+  EXPECT_EQ(options({"--deepspeed=deepspeed==0.19.8"}).python_package(), "deepspeed==0.19.8");
+  EXPECT_EQ(options({"report", "--deepspeed", "-H", "h"}).deepspeed, "deepspeed");
+  EXPECT_EQ(options({"rollback", "--deepspeed"}).deepspeed, "deepspeed");
+  EXPECT_EQ(options({"uninstall", "--package", "deepspeed"}).python_package(), "deepspeed");
+  EXPECT_EQ(options({"build", "--deepspeed", "d"}).output, "ds-package.tar.zst");
+  EXPECT_THAT(error({"--deepspeed", "a", "--package", "b"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(error({"--deepspeed", "a", "--bundle", "b"}), HasSubstr("exclude each other"));
+}
+
+TEST_F(Cli, Beside_a_source_tree_the_e_of_install_sh_is_about_its_submodules) {
+  const Options o = options({"--deepspeed", "/src", "-e", "-n"});
+  EXPECT_EQ(o.command, CommandKind::kInstall);
+  EXPECT_TRUE(o.update_submodules && o.no_clean);
+  EXPECT_FALSE(options({"--deepspeed", "/src"}).update_submodules);
+}
+
+TEST_F(Cli, What_is_about_a_package_needs_one) {
+  for (const char* option : {"--python=/p", "--with-deps", "--drop-in"}) {
+    EXPECT_THAT(error({option}), HasSubstr("none is named")) << option;
+    EXPECT_EQ(error({option, "--deepspeed=d"}), "") << option;
+  }
+  // A bundle may hold one.
+  EXPECT_EQ(options({"--bundle", "b", "--python", "/p"}).python, "/p");
+  EXPECT_THAT(error({"--python", "bin/python", "--deepspeed"}), HasSubstr("absolute path"));
+}
+
+TEST_F(Cli, Our_ops_and_a_package_go_together_only_where_ours_stand_in) {
+  EXPECT_THAT(error({"--deepspeed=d", "--ops", "cpu_adam"}), HasSubstr("--drop-in"));
+  EXPECT_EQ(options({"--deepspeed=d", "--ops", "cpu_adam", "--drop-in"}).ops.size(), 1u);
+  EXPECT_THAT(error({"--package=p", "--drop-in"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(error({"--deepspeed=d", "--torch", "/t"}), HasSubstr("--python"));
+}
+
 TEST_F(Cli, Ops_are_a_list_of_names) {
   EXPECT_THAT(options({"--ops", "cpu_adam,cpu_lion,cpu_adam"}).ops,
               ElementsAre("cpu_adam", "cpu_lion"));
@@ -271,7 +306,7 @@ TEST_F(Cli, Any_words_at_all_are_understood_or_refused) {
 }
 
 TEST_F(Cli, A_mirror_is_accepted_with_one_line) {
-  EXPECT_THAT(parse({"-m", "u"}).warnings, ElementsAre(HasSubstr("only by DeepSpeed wheels")));
+  EXPECT_THAT(parse({"-m", "u"}).warnings, ElementsAre(HasSubstr("only for a Python package")));
   EXPECT_THAT(parse({"-n"}).warnings, IsEmpty());
 }
 

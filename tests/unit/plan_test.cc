@@ -22,7 +22,7 @@ Intention install(const std::string& release) {
   Intention intention;
   intention.command = "install";
   intention.release = release;
-  intention.arch = "x86_64";
+  intention.build.arch = "x86_64";
   return intention;
 }
 
@@ -62,6 +62,17 @@ TEST(Plan, Folds_hosts_with_the_same_error_into_one_line) {
   std::ostringstream out;
   print_plan(out, make_plan(install("x"), rows));
   EXPECT_NE(out.str().find("node[01-03] (3 hosts): cannot: connection refused by it port 22"),
+            std::string::npos)
+      << out.str();
+}
+
+TEST(Plan, Takes_a_host_s_name_out_of_its_error_and_no_other_word) {
+  SurveyRow row = host("d");
+  row.status = HostStatus::kUnreachable;
+  row.error = {"connection refused by d port 22, asked for d.cluster by deepspeed (d)", ""};
+  std::ostringstream out;
+  print_plan(out, make_plan(install("x"), {row}));
+  EXPECT_NE(out.str().find("refused by it port 22, asked for d.cluster by deepspeed (it)"),
             std::string::npos)
       << out.str();
 }

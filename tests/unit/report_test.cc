@@ -185,8 +185,9 @@ TEST(ReportJson, Has_the_rows_in_their_order) {
   EXPECT_EQ(lines[3], nlohmann::json::parse(
                           R"({"type":"op","host":"x","op":"a","status":"ok","device":"cpu",
                               "detail":""})"));
-  EXPECT_EQ(lines[4], nlohmann::json::parse(
-                          R"({"type":"summary","command":"install","exit_code":1,"hosts":2,
+  EXPECT_EQ(lines[4],
+            nlohmann::json::parse(
+                R"({"type":"summary","command":"install","exit_code":1,"strict":false,"hosts":2,
                     "counts":{"installed":1,"up-to-date":0,"failed":0,"unreachable":1,"refused":0},
                     "head_bytes_sent":10000000005,"seconds":1.235,"run":"r1","release":"new"})"));
 }

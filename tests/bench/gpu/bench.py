@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """How close the GPU ops come to what the memory allows. Builds nothing: it loads op libraries.
 
-  tests/bench/gpu/bench.py BUILD [--only REGEX] [--peers REGEX] [--json FILE] [--markdown FILE]
+  tests/bench/gpu/bench.py BUILD [--only REGEX] [--peers REGEX] [--deepspeed FOLDER]
+                           [--json FILE] [--markdown FILE]
 
 BUILD holds the ops: a build folder of kernels/ (BUILD/ds_*/libds_*.so) or an installed release
-(BUILD/lib/libds_*.so). Any machine with a GPU and a torch will do.
+(BUILD/lib/libds_*.so). Any machine with a GPU and a torch will do. FOLDER holds DeepSpeed's own
+modules, as compile_time.py leaves them: its kernels are then peers, too.
 
 First the bandwidth of a device-to-device copy, bytes read plus bytes written; a row's floor is its
 bytes over that. Then every row: the median of several runs on random data that no cache holds.
@@ -14,6 +16,7 @@ Modules rows_*.py beside this file register rows; see Row.
 import argparse
 import glob
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -46,6 +49,19 @@ class Row:
 
 
 ROWS = []
+DEEPSPEED = {}
+
+
+def deepspeed(op):
+    """DeepSpeed's own module of an op; an error, which becomes a cell of the table, without it."""
+    if op not in DEEPSPEED:
+        raise LookupError("not built")
+    name = f"deepspeed_{op}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, DEEPSPEED[op])
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def row(*args, **kwargs):
@@ -124,26 +140,35 @@ def measure(make, graph):
 
 
 def markdown(report):
-    peers = sorted({peer for r in report["rows"] for peer in r["peers"]})
-    head = ["function", "ms", "MB", "floor ms", "× floor"] + [f"{p} × floor" for p in peers]
+    """The table: DeepSpeed in a column of its own, torch's several ways in one."""
+    after = report.get("copy_bandwidth_after")
     lines = [
         f"{report['device']}, CUDA {report['cuda']}, torch {report['torch']}; copy bandwidth "
-        f"{report['copy_bandwidth'] / 1e12:.3f} TB/s before and "
-        f"{report['copy_bandwidth_after'] / 1e12:.3f} after; medians.", "",
-        "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        f"{report['copy_bandwidth'] / 1e12:.3f} TB/s before"
+        + (f" and {after / 1e12:.3f} after" if after else "") + "; medians.", "",
+        "| function | ms | MB | floor ms | × floor | deepspeed × floor | torch × floor |",
+        "|" + "---|" * 7]
+
+    def cell(name, value):
+        text = f"{value['ratio']:.2f}" if "ratio" in value else value["error"][:40]
+        return f"{name} {text}".strip()
     for r in report["rows"]:
-        cells = [r["name"], f"{r['ms']:.4f}", f"{r['bytes'] / 1e6:.1f}", f"{r['floor_ms']:.4f}",
-                 f"{r['ratio']:.3f}"]
-        for peer in peers:
-            value = r["peers"].get(peer)
-            if value is None:
-                cells.append("")
-            elif "ratio" in value:
-                cells.append(f"{value['ratio']:.2f}")
-            else:
-                cells.append(value["error"][:40])
-        lines.append("| " + " | ".join(cells) + " |")
+        theirs = r["peers"].get("deepspeed")
+        torchs = [cell(name.replace("torch", "").strip(), value)
+                  for name, value in r["peers"].items() if name != "deepspeed"]
+        lines.append("| " + " | ".join(
+            [r["name"], f"{r['ms']:.4f}", f"{r['bytes'] / 1e6:.1f}", f"{r['floor_ms']:.4f}",
+             f"{r['ratio']:.3f}", cell("", theirs) if theirs else "", ", ".join(torchs)]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def write(report, options):
+    table = markdown(report)
+    for path, content in ((options.json, json.dumps(report, indent=1) + "\n"),
+                          (options.markdown, table)):
+        if path:
+            pathlib.Path(path).write_text(content, encoding="utf-8")
+    return table
 
 
 def main():
@@ -151,6 +176,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--only", default="", help="rows whose name matches")
     parser.add_argument("--peers", default=".", help="peers whose name matches; '^$': none")
+    parser.add_argument("--deepspeed", default="", help="folder of DeepSpeed's own modules")
     parser.add_argument("--json", help="write all numbers there")
     parser.add_argument("--markdown", help="write the table there")
     options = parser.parse_args()
@@ -163,6 +189,8 @@ def main():
     for library in libraries:
         torch.ops.load_library(library)
         have.add(os.path.basename(library)[len("libds_"):-len(".so")])
+    for module in glob.glob(options.deepspeed + "/deepspeed_*.so") if options.deepspeed else []:
+        DEEPSPEED[pathlib.Path(module).stem[len("deepspeed_"):]] = module
     # The modules import this one under its own name, and must find these ROWS.
     sys.modules["bench"] = sys.modules[__name__]
     sys.path.insert(0, str(HERE))
@@ -191,19 +219,17 @@ def main():
                 ms, _, _ = measure(make, False)
                 result["peers"][name] = {"ms": ms, "ratio": ms / floor}
                 text += f"  {name} {ms / floor:.2f}"
+            except LookupError:  # Not there to be measured.
+                pass
             except Exception as error:  # A peer that cannot is a result.
                 result["peers"][name] = {"error": f"{type(error).__name__}: {error}"}
                 text += f"  {name}: {type(error).__name__}"
             torch.cuda.empty_cache()
         report["rows"].append(result)
         print(text, flush=True)
+        write(report, options)  # What there is, should a later row take the process along.
     report["copy_bandwidth_after"] = copy_bandwidth()
-    table = markdown(report)
-    print("\n" + table)
-    for path, content in ((options.json, json.dumps(report, indent=1) + "\n"),
-                          (options.markdown, table)):
-        if path:
-            pathlib.Path(path).write_text(content, encoding="utf-8")
+    print("\n" + write(report, options))
 
 
 if __name__ == "__main__":

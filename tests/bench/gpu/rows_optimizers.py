@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import l2_bytes, row
+from bench import deepspeed, l2_bytes, row
 
 ds = torch.ops.ds
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -112,6 +112,28 @@ def foreach_lamb(shapes):
     return make
 
 
+def of_deepspeed(op, shapes, param=F32):
+    """Its kernel as its optimizer calls it. Its states are of the parameters' type."""
+    def make():
+        module = deepspeed(op)
+        p, g, m, v, _ = inputs(shapes, param, param, param)
+        noop = torch.zeros(1, dtype=torch.int32, device="cuda")
+        if op == "fused_adam":
+            return [lambda: module.multi_tensor_adam(2048 * 32, noop, [g, p, m, v], 1e-3, 0.9,
+                                                     0.999, 1e-8, 5, 1, 1, 0.01)]
+        if op == "fused_lion":
+            return [lambda: module.multi_tensor_lion(2048 * 32, noop, [g, p, m], 1e-4, 0.9, 0.99, 5,
+                                                     0.01)]
+        none = torch.empty(0, device="cuda")
+
+        def step():
+            for i in range(len(p)):
+                module.lamb(p[i], none, m[i], v[i], g[i], 1e-3, 0.9, 0.999, 10.0, 0.01, 1e-8, 1.0,
+                            5, 1, 1, 0.01)
+        return [step]
+    return make
+
+
 def lamb_bytes(shapes, once, again):
     """`once` bytes an element, and `again` of them a second time for what the cache cannot hold."""
     return sum(n * once + max(0, n * again - l2_bytes()) for n in map(lambda s: count([s]), shapes))
@@ -122,7 +144,8 @@ HUGE = [(2**31 + 12345,)]
 N, M, B = count(XL), count(SMALL), count(HUGE)
 AW = {"torch AdamW fused": torch_adam(XL, fused=True),
       "torch AdamW foreach": torch_adam(XL, foreach=True),
-      "torch AdamW compiled": torch_adam(XL, compiled=True, foreach=True, capturable=True)}
+      "torch AdamW compiled": torch_adam(XL, compiled=True, foreach=True, capturable=True),
+      "deepspeed": of_deepspeed("fused_adam", XL)}
 
 row("fused_adam f32, GPT-2 XL", "fused_adam", 28 * N, adam(XL), AW)
 row("fused_adam f32, numbers on the device, graph", "fused_adam", 28 * N,
@@ -130,20 +153,25 @@ row("fused_adam f32, numbers on the device, graph", "fused_adam", 28 * N,
 row("fused_adam f32, bf16 gradient and copy", "fused_adam", 28 * N, adam(XL, F32, BF16, F32, BF16))
 row("fused_adam bf16, f32 states", "fused_adam", 22 * N, adam(XL, BF16, BF16, F32))
 row("fused_adam bf16, bf16 states", "fused_adam", 14 * N, adam(XL, BF16, BF16, BF16),
-    {"torch AdamW fused": torch_adam(XL, BF16, fused=True)})
+    {"torch AdamW fused": torch_adam(XL, BF16, fused=True),
+     "deepspeed": of_deepspeed("fused_adam", XL, BF16)})
 row("fused_adam f16, f32 gradient and states", "fused_adam", 24 * N, adam(XL, F16, F32, F32))
 row("fused_adam f32, 10,000 small tensors, graph", "fused_adam", 28 * M, adam(SMALL), graph=True)
 row("fused_adam f32, 10,000 small tensors, eager", "fused_adam", 28 * M, adam(SMALL),
-    {"torch AdamW fused": torch_adam(SMALL, fused=True)})
+    {"torch AdamW fused": torch_adam(SMALL, fused=True),
+     "deepspeed": of_deepspeed("fused_adam", SMALL)})
 row("fused_adam bf16, one of 2^31+ elements", "fused_adam", 14 * B, adam(HUGE, BF16, BF16, BF16),
     {"torch AdamW fused": torch_adam(HUGE, BF16, fused=True)})
-row("fused_lion f32, GPT-2 XL", "fused_lion", 20 * N, lion(XL), {"torch foreach": foreach_lion(XL)})
+row("fused_lion f32, GPT-2 XL", "fused_lion", 20 * N, lion(XL),
+    {"torch foreach": foreach_lion(XL), "deepspeed": of_deepspeed("fused_lion", XL)})
 row("fused_lion bf16, f32 state", "fused_lion", 14 * N, lion(XL, BF16, BF16, F32))
-row("fused_lion bf16, bf16 state", "fused_lion", 10 * N, lion(XL, BF16, BF16, BF16))
+row("fused_lion bf16, bf16 state", "fused_lion", 10 * N, lion(XL, BF16, BF16, BF16),
+    {"deepspeed": of_deepspeed("fused_lion", XL, BF16)})
 row("fused_lion f32, 10,000 small tensors, graph", "fused_lion", 20 * M, lion(SMALL), graph=True)
 LAMB_NOTE = "12 bytes an element again for what exceeds the L2 cache"
 row("fused_lamb f32, GPT-2 XL", "fused_lamb", lamb_bytes(XL, 28, 12), lamb(XL),
-    {"torch foreach": foreach_lamb(XL)}, note=LAMB_NOTE)
+    {"torch foreach": foreach_lamb(XL), "deepspeed": of_deepspeed("fused_lamb", XL)},
+    note=LAMB_NOTE)
 row("fused_lamb bf16, f32 states", "fused_lamb", lamb_bytes(XL, 22, 10), lamb(XL, BF16, BF16, F32),
     note="10 bytes an element again for what exceeds the L2 cache")
 row("fused_lamb bf16, bf16 states", "fused_lamb", lamb_bytes(XL, 14, 6), lamb(XL, BF16, BF16, BF16),

@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import row
+from bench import deepspeed, row
 
 ds = torch.ops.ds
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -52,6 +52,18 @@ def peers(function, make_arguments):
     return {"eager": calls(function), "compiled": lambda: calls(torch.compile(function))()}
 
 
+def theirs(make_arguments, call):
+    """DeepSpeed's kernel: call(module, kind of quantization, arguments)."""
+    def make():
+        module = deepspeed("quantizer")
+        return [lambda a=a: call(module, *a) for a in make_arguments()]
+    return {"deepspeed": make}
+
+
+def kind(module, symmetric):
+    return module.Symmetric if symmetric else module.Asymmetric
+
+
 def quantize(dtype, bits, symmetric, group, with_peers=False):
     groups = SIZE // group
     size = groups * group
@@ -63,8 +75,11 @@ def quantize(dtype, bits, symmetric, group, with_peers=False):
 
     row(f"quantize int{bits} {'sym' if symmetric else 'asym'} {NAMES[dtype]}, groups of {group}",
         "quantizer", size * width + size * bits // 8 + groups * (4 if symmetric else 8), make,
-        peers(torch_quantize, lambda: [(random(dtype, size), groups, bits, symmetric)
-                                       for _ in range(SETS)]) if with_peers else None)
+        {**peers(torch_quantize, lambda: [(random(dtype, size), groups, bits, symmetric)
+                                          for _ in range(SETS)]),
+         **theirs(lambda: [(random(dtype, size),) for _ in range(SETS)],
+                  lambda m, x: m.quantize(x, groups, bits, kind(m, symmetric)))}
+        if with_peers else None)
 
 
 for bits_ in (8, 4):
@@ -89,7 +104,10 @@ def swizzled(bits, feedback):
                 for x, e in zip(xs, errors)]
 
     row(f"{'loco_' if feedback else ''}swizzle_quant int{bits} sym f16, 2 nodes of 8", "quantizer",
-        SIZE * (6 if feedback else 2) + SIZE * bits // 8 + groups * 4, make)
+        SIZE * (6 if feedback else 2) + SIZE * bits // 8 + groups * 4, make,
+        theirs(lambda: [(random(F16), random(F16, scale=0.01)) for _ in range(SETS)],
+               lambda m, x, e: m.loco_swizzle_quant(x, e, 0.8, groups, bits, m.Symmetric, 1, 2, 8)
+               if feedback else m.swizzle_quant(x, groups, bits, m.Symmetric, 1, 2, 8)))
 
 
 for bits_ in (4, 8):
@@ -119,7 +137,12 @@ def reduction(bits, symmetric, feedback):
     row(f"{'loco_' if feedback else ''}quantized_reduction int{bits} "
         f"{'sym' if symmetric else 'asym'}, 8 tensors", "quantizer",
         (SIZE + size) * bits // 8 + (groups + out_groups) * per_group +
-        (size * 4 if feedback else 0), make)
+        (size * 4 if feedback else 0), make,
+        theirs(lambda: [(q, p, random(F16, size, 0.01)) for q, p in codes(bits, symmetric)],
+               lambda m, q, p, e: m.loco_quantized_reduction(q, p, e, 0.8, groups, out_groups, bits,
+                                                             kind(m, symmetric), 8)
+               if feedback else m.quantized_reduction(q, p, groups, out_groups, bits,
+                                                      kind(m, symmetric), 8)))
 
 
 for bits_ in (4, 8):
@@ -139,8 +162,11 @@ def dequantize(bits, symmetric, dtype):
     with_peers = bits == 8 and symmetric
     row(f"dequantize int{bits} {'sym' if symmetric else 'asym'} {NAMES[dtype]}", "quantizer",
         SIZE * bits // 8 + SIZE * width + groups * (4 if symmetric else 8), make,
-        peers(torch_dequantize, lambda: [(q, p, groups, dtype) for q, p in codes(bits)])
-        if with_peers else None)
+        {**(peers(torch_dequantize, lambda: [(q, p, groups, dtype) for q, p in codes(bits)])
+            if with_peers else {}),
+         **theirs(lambda: [(q, p) for q, p in codes(bits, symmetric)],
+                  lambda m, q, p: (m.dequantize if dtype == F16 else m.dequantize_fp32)(
+                      q, p, groups, bits, kind(m, symmetric)))})
 
 
 for bits_ in (8, 4):
@@ -179,8 +205,13 @@ def fake(dtype, symmetric, stochastic, group):
     row(f"fake_quantize {'sym' if symmetric else 'asym'} {NAMES[dtype]}"
         f"{' stochastic' if stochastic else ''}, groups of {group}", "quantizer",
         2 * SIZE * torch.finfo(dtype).bits // 8, make,
-        peers(torch_fake, lambda: [(random(dtype), SIZE // group, 8) for _ in range(SETS)])
-        if plain and group == 2048 else None)
+        {**(peers(torch_fake, lambda: [(random(dtype), SIZE // group, 8) for _ in range(SETS)])
+            if plain and group == 2048 else {}),
+         **(theirs(lambda: [(random(dtype),) for _ in range(SETS)],
+                   lambda m, x: getattr(m, f"ds_{'sr_' if stochastic else ''}quantize"
+                                        f"{'' if symmetric else '_asym'}"
+                                        f"_fp{torch.finfo(dtype).bits}")(x, SIZE // group, 8))
+            if dtype != BF16 and group == 2048 else {})})
 
 
 for symmetric_ in (True, False):

@@ -2,7 +2,7 @@
 
 import torch
 
-from bench import row, sets_for
+from bench import deepspeed, row, sets_for
 
 ds = torch.ops.ds
 
@@ -21,7 +21,9 @@ def sums(name, dtype, compiled=None, shape=(16, 320, 128, 128)):
             function = getattr(ds, name)
             if compiled is not None:
                 function = PLAIN[name]
-                if compiled:
+                if compiled == "deepspeed":
+                    function = getattr(deepspeed("spatial_inference"), name)
+                elif compiled:
                     function = torch.compile(function)
             calls.append(lambda f=function, a=arguments: f(*a))
         return calls
@@ -40,6 +42,9 @@ for function, images in (("nhwc_bias_add", 2), ("nhwc_bias_add_add", 3),
                          ("nhwc_bias_add_bias_add", 3)):
     for dtype in (torch.float16, torch.float32):
         make, size = sums(function, dtype)
+        peers = {"torch eager": sums(function, dtype, False)[0],
+                 "torch compiled": sums(function, dtype, True)[0]}
+        if dtype == torch.float16:
+            peers["deepspeed"] = sums(function, dtype, "deepspeed")[0]
         row(f"{function} {str(dtype)[6:]}, 16×320×128×128", "spatial_inference", images * size, make,
-            {"torch eager": sums(function, dtype, False)[0],
-             "torch compiled": sums(function, dtype, True)[0]})
+            peers)

@@ -1,0 +1,368 @@
+#include "orchestrator/agent/package.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "orchestrator/agent/child.h"
+#include "orchestrator/agent/prefix.h"
+#include "orchestrator/agent/python.h"
+#include "orchestrator/agent/stage.h"
+#include "orchestrator/base/deadline.h"
+#include "orchestrator/base/sha256.h"
+
+namespace dsi::agent {
+
+using nlohmann::json;
+using protocol::HostResult;
+using protocol::OpRow;
+
+namespace {
+
+// How often the head hears that this node is alive, and how soon a head that has left is noticed.
+constexpr std::chrono::seconds kSign{10};
+constexpr std::chrono::milliseconds kLook{100};
+// For what has no limit of its own: unpacking, digests, moves.
+constexpr std::chrono::seconds kOwnTime{900};
+// For what is done after the head has left: putting back.
+constexpr std::chrono::seconds kPutBackTime{120};
+constexpr char kEnvironments[] = "env-";
+
+std::string prefix_of(const std::string& base, const Environment& environment) {
+  return base + "/" + kEnvironments + sha256_hex(environment.facts.prefix).substr(0, 12);
+}
+
+struct Answer {
+  std::vector<OpRow> rows;
+  json last = json::object();  // The message with "result".
+  std::string text(const char* key) const { return last.value(key, ""); }
+};
+
+// One run of bin/ds-package. `decide` is asked once, with the rows, whether to go on to the switch;
+// without it there is nothing to ask. Until then a head that leaves ends the run.
+class PackageRun {
+ public:
+  PackageRun(Wire& wire, std::function<Result<void>()> decide)
+      : wire_(wire), decide_(std::move(decide)) {}
+
+  Answer& answer() { return answer_; }
+
+  Result<void> run(const std::string& python, const std::string& program,
+                   std::vector<std::string> words, std::chrono::seconds time) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno(errno, "cannot make a pipe");
+    UniqueFd input(ends[0]);
+    go_ = UniqueFd(ends[1]);
+    ChildSpec spec;
+    spec.argv = {python, "-I", "-B", program};
+    if (decide_) words.emplace_back("--ask");
+    spec.argv.insert(spec.argv.end(), words.begin(), words.end());
+    spec.input = input.get();
+    DSI_TRY(Child child, Child::start(spec));
+    input.reset();
+    Deadline deadline = Deadline::after(time);
+    Deadline sign = Deadline::after(kSign);
+    for (;;) {
+      pollfd fds[] = {{child.out_fd(), POLLIN, 0}, {child.output().answer_fd(), POLLIN, 0}};
+      ::poll(fds, 2, static_cast<int>(kLook.count()));
+      child.drain();
+      auto status = child.ended();
+      if (status) child.drain();
+      read(child.output().answer());
+      if (status) return verdict(*status, child.out());
+      if (sign.passed()) {
+        wire_.send("stage", {{"stage", "installing"}});
+        sign = Deadline::after(kSign);
+      }
+      if (go_ && wire_.head_left()) give_up(fail("the head left before the switch"), deadline);
+      if (!deadline.passed()) continue;
+      if (gave_up_) return tl::unexpected<Error>(*refusal_);
+      give_up(fail("{} did not end within {} s", kPackageProgram, time.count()), deadline);
+    }
+  }
+
+ private:
+  // The end of its input makes it put back what it has changed, and end.
+  void give_up(tl::unexpected<Error> why, Deadline& deadline) {
+    if (!refusal_) refusal_ = std::move(why.value());
+    go_.reset();
+    gave_up_ = true;
+    deadline = Deadline::after(kPutBackTime);
+  }
+
+  void read(const std::string& all) {
+    for (std::size_t end; (end = all.find('\n', seen_)) != std::string::npos; seen_ = end + 1) {
+      auto message = json::parse(all.begin() + static_cast<std::ptrdiff_t>(seen_),
+                                 all.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+      if (message.is_object()) hear(message);
+    }
+  }
+
+  void hear(const json& message) {
+    try {
+      if (auto ops = message.find("ops"); ops != message.end()) ops->get_to(answer_.rows);
+      if (message.contains("error")) {
+        error_ = Error{message["error"].value("what", ""), message["error"].value("help", "")};
+      }
+      if (message.contains("result")) answer_.last = message;
+      if (message.contains("note")) {
+        wire_.send("stage", {{"stage", "note"}, {"what", message["note"]}, {"help", ""}});
+      }
+      if (message.value("stage", "") != "probed") return;
+      std::string fault = message.value("ds_report", json::object()).value("fault", std::string());
+      if (!fault.empty()) {
+        wire_.send("stage", {{"stage", "note"}, {"what", fault}, {"help", ""}});
+      }
+      send_stage(wire_, "probed");
+    } catch (const json::exception& e) {
+      error_ = Error{fmt::format("{} gave no sensible answer: {}", kPackageProgram, e.what()), ""};
+    }
+    if (!decide_ || !go_) return;
+    Result<void> decision;
+    if (error_) {
+      decision = tl::unexpected<Error>(*error_);
+    } else {
+      decision = decide_();
+    }
+    if (!decision) {
+      refusal_ = decision.error();
+    } else if (::write(go_.get(), "y", 1) != 1) {
+      refusal_ = Error{fmt::format("{} ended before the switch", kPackageProgram), ""};
+    }
+    go_.reset();
+  }
+
+  Result<void> verdict(int status, const std::string& out) const {
+    // What the refusal was is better than that its consequence was an error.
+    if (refusal_) return tl::unexpected<Error>(*refusal_);
+    if (error_) return tl::unexpected<Error>(*error_);
+    if (!answer_.last.empty() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+    std::string said = out.substr(0, out.find_last_not_of("\r\n ") + 1);
+    said = said.substr(said.find_last_of('\n') + 1);
+    return fail_with_help(
+        fmt::format("{} {}{}{}", kPackageProgram,
+                    WIFSIGNALED(status)
+                        ? fmt::format("was killed by signal {}", WTERMSIG(status))
+                        : fmt::format("ended with exit code {}", WEXITSTATUS(status)),
+                    said.empty() ? "" : ": ", said),
+        "run it again: what it had begun is undone before anything else");
+  }
+
+  Wire& wire_;
+  std::function<Result<void>()> decide_;
+  UniqueFd go_;
+  Answer answer_;
+  std::optional<Error> error_;
+  std::optional<Error> refusal_;
+  bool gave_up_ = false;
+  std::size_t seen_ = 0;
+};
+
+template <typename Request>
+std::vector<std::string> words_for(const char* command, const Request& request) {
+  return {command,
+          "--run",
+          request.run,
+          "--by",
+          request.by,
+          "--lock-timeout",
+          std::to_string(request.lock_timeout_s)};
+}
+
+Result<void> check_writable(const protocol::PythonFacts& facts) {
+  if (facts.writable) return {};
+  return fail_with_help(facts.not_writable,
+                        "name an environment of your own with --python, or give the right to write "
+                        "there (-s installs with sudo)");
+}
+
+// The copy of bin/ds-package that the last install left beside its journal.
+Result<std::string> program_of(const Environment& environment, const std::string& package) {
+  std::string program = environment.state + "/ds-package";
+  if (::access(program.c_str(), R_OK) == 0) return program;
+  const protocol::PythonFacts& facts = environment.facts;
+  if (facts.current.empty()) {
+    return fail_with_help(fmt::format("{} is not installed in {}", package, facts.prefix),
+                          "install it, or name another environment with --python");
+  }
+  return fail_with_help(
+      fmt::format("the {} in {} was not installed by ds-install", facts.current, facts.prefix),
+      fmt::format("{} -m pip shows and removes it", facts.executable));
+}
+
+// `current` says what the environment has.
+Result<void> follow(Prefix& prefix, const std::string& label) {
+  if (prefix.there().current == label) return {};
+  if (is_release_id(label) && prefix.releases().exists(label)) return prefix.switch_to(label);
+  return prefix.leave_current();
+}
+
+// True if the release is in the environment already and nothing of it has changed.
+Result<bool> is_up_to_date(const Environment& environment, const std::string& package,
+                           const protocol::InstallRequest& request, Wire& wire,
+                           HostResult& result) {
+  DSI_TRY(std::string program, program_of(environment, package));
+  PackageRun run(wire, {});
+  DSI_CHECK(run.run(
+      environment.facts.executable, program,
+      {"report", "--package", package, "--module-timeout", std::to_string(request.probe_timeout_s)},
+      kOwnTime));
+  const json& last = run.answer().last;
+  if (!last.value("intact", false) || last.value("drop_in", false) != request.drop_in) return false;
+  result.ops = run.answer().rows;
+  return true;
+}
+
+}  // namespace
+
+Result<void> install_package(const std::string& base, const protocol::InstallRequest& request,
+                             const Manifest& manifest, Wire& wire, HostResult& result) {
+  const ManifestPackage& package = manifest.packages.front();
+  DSI_TRY(Environment environment, open_environment(request.python, package.name));
+  const protocol::PythonFacts& facts = environment.facts;
+  result.from = result.to = facts.current;
+  DSI_CHECK(check_writable(facts));
+  if (manifest.find(kPackageProgram) == nullptr) {
+    return fail("the release has no {}", kPackageProgram);
+  }
+  std::string id = release_id(request.manifest);
+  DSI_TRY(Prefix prefix, Prefix::lock(prefix_of(base, environment), {request.run, request.by},
+                                      std::chrono::seconds(request.lock_timeout_s), wire));
+  if (facts.current == id && !facts.interrupted) {
+    DSI_TRY(bool same, is_up_to_date(environment, package.name, request, wire, result));
+    if (same) {
+      result.result = "up-to-date";
+      if (request.strict) DSI_CHECK(check_strict(result.ops));
+      prefix.leave_no_trace();
+      return {};
+    }
+  }
+  bool built = false;
+  auto done = [&]() -> Result<void> {
+    DSI_CHECK(stage_release(prefix, id, request.manifest, manifest, wire, built));
+    std::string release = prefix.releases().path_of(id);
+    std::vector<std::string> words = words_for("install", request);
+    for (const std::string& word :
+         {std::string("--release"), release, std::string("--release-id"), id,
+          std::string("--module-timeout"), std::to_string(request.probe_timeout_s),
+          std::string("--pip-timeout"), std::to_string(request.pip_timeout_s)}) {
+      words.push_back(word);
+    }
+    if (request.drop_in) words.emplace_back("--drop-in");
+    PackageRun* asked = nullptr;
+    PackageRun run(wire, [&]() -> Result<void> {
+      result.ops = asked->answer().rows;
+      if (request.strict) DSI_CHECK(check_strict(result.ops));
+      if (wire.head_left()) return fail("the head left before the switch");
+      return {};
+    });
+    asked = &run;
+    DSI_CHECK(run.run(facts.executable, release + "/" + kPackageProgram, std::move(words),
+                      kOwnTime + std::chrono::seconds(request.pip_timeout_s)));
+    result.from = run.answer().text("origin");
+    result.result = run.answer().text("result");
+    return {};
+  }();
+  if (!done) {
+    take_back(prefix, id, built, wire.head_left());
+    ::rmdir(base.c_str());  // As far as nothing is in it.
+    return done;
+  }
+  // The environment has it. All that follows is for the next run's good.
+  result.to = id;
+  send_stage(wire, "switched");
+  send_note(wire, prefix.switch_to(id));
+  send_note(wire, prefix.record("install", result.from, id));
+  send_note(wire, prefix.prune());
+  return {};
+}
+
+Result<void> rollback_package(const std::string& base, const protocol::RollbackRequest& request,
+                              Wire& wire, HostResult& result) {
+  DSI_TRY(Environment environment, open_environment(request.python, request.package));
+  const protocol::PythonFacts& facts = environment.facts;
+  result.from = result.to = facts.current;
+  DSI_TRY(std::string program, program_of(environment, request.package));
+  DSI_CHECK(check_writable(facts));
+  DSI_TRY(Prefix prefix, Prefix::lock(prefix_of(base, environment), {request.run, request.by},
+                                      std::chrono::seconds(request.lock_timeout_s), wire));
+  if (wire.head_left()) return fail("the head left before the switch");
+  std::vector<std::string> words = words_for("rollback", request);
+  for (const std::string& word :
+       {std::string("--package"), request.package, std::string("--module-timeout"),
+        std::to_string(request.probe_timeout_s)}) {
+    words.push_back(word);
+  }
+  PackageRun run(wire, {});
+  auto done = run.run(facts.executable, program, std::move(words), kOwnTime);
+  if (!done) {
+    prefix.leave_no_trace();
+    return done;
+  }
+  result.to = run.answer().text("to");
+  result.result = "rolled-back";
+  result.ops = run.answer().rows;
+  send_stage(wire, "switched");
+  send_note(wire, follow(prefix, result.to));
+  send_note(wire, prefix.record("rollback", result.from, result.to));
+  return {};
+}
+
+Result<void> uninstall_package(const std::string& base, const protocol::UninstallRequest& request,
+                               Wire& wire, HostResult& result) {
+  DSI_TRY(Environment environment, open_environment(request.python, request.package));
+  const protocol::PythonFacts& facts = environment.facts;
+  result.from = result.to = facts.current;
+  std::string path = prefix_of(base, environment);
+  if (!facts.current.empty() || facts.interrupted) {
+    DSI_TRY(std::string program, program_of(environment, request.package));
+    DSI_CHECK(check_writable(facts));
+    std::vector<std::string> words = words_for("uninstall", request);
+    words.insert(words.end(), {"--package", request.package});
+    PackageRun run(wire, {});
+    DSI_CHECK(run.run(facts.executable, program, std::move(words), kOwnTime));
+  }
+  result.to.clear();
+  result.result = "uninstalled";
+  Requester requester{request.run, request.by};
+  std::chrono::seconds wait(request.lock_timeout_s);
+  for (const std::string& prefix : {path, base}) {
+    if (::access(prefix.c_str(), F_OK) != 0) continue;
+    if (prefix == base) {
+      // The agent's own place, until the last environment is gone.
+      DSI_TRY(Folder root, Folder::open(base));
+      DSI_TRY(std::vector<std::string> names, root.names());
+      bool used = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+        return name.starts_with(kEnvironments);
+      });
+      if (used) break;
+    }
+    DSI_TRY(Prefix locked, Prefix::lock(prefix, requester, wait, wire));
+    send_note(wire, locked.remove_all());
+  }
+  return {};
+}
+
+Result<void> report_package(const protocol::ReportRequest& request, Wire& wire,
+                            HostResult& result) {
+  DSI_TRY(Environment environment, open_environment(request.python, request.package));
+  result.from = result.to = environment.facts.current;
+  DSI_TRY(std::string program, program_of(environment, request.package));
+  PackageRun run(wire, {});
+  DSI_CHECK(run.run(environment.facts.executable, program,
+                    {"report", "--package", request.package, "--module-timeout",
+                     std::to_string(request.probe_timeout_s)},
+                    kOwnTime));
+  result.from = result.to = run.answer().text("to");
+  result.ops = run.answer().rows;
+  result.result = "reported";
+  std::string damage = run.answer().text("damage");
+  if (!damage.empty()) result.error = {damage, "install it again: that repairs it"};
+  return {};
+}
+
+}  // namespace dsi::agent

@@ -1,0 +1,36 @@
+#pragma once
+
+// Writes one JSON object of bounded size. What is empty is left out: a fact that was not found is
+// no fact.
+
+#include "orchestrator/facts/base.h"
+
+namespace dsi::facts {
+
+class Json {
+ public:
+  Json();
+
+  void open(Str key);  // An object; `key` is empty in an array.
+  void close();
+  void open_list(Str key);
+  void close_list();
+
+  void text(Str key, Str value);
+  void number(Str key, std::uint64_t value);  // Zero is left out.
+  void flag(Str key, bool value);             // Always written.
+
+  Str done();
+
+ private:
+  void name(Str key);
+  void put(char c);
+  void put(Str raw);
+  void quote(Str value);
+
+  char* bytes_;
+  std::size_t size_ = 0;
+  bool first_ = true;
+};
+
+}  // namespace dsi::facts

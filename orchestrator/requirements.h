@@ -1,0 +1,59 @@
+#pragma once
+
+// The two sides that are compared before anything is changed: what a look at a host gave, and what
+// a release needs. Values; whoever does not know leaves a field empty.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "orchestrator/agent/protocol.h"
+#include "orchestrator/base/result.h"
+#include "orchestrator/manifest.h"
+#include "orchestrator/node_facts.h"
+#include "orchestrator/report.h"
+
+namespace dsi {
+
+// What the first look at a host gave.
+struct SurveyRow {
+  std::string host;
+  HostStatus status = HostStatus::kNotTried;  // kNotTried here: it answered, nothing is done yet.
+  Error error;                                // If it did not answer as it should.
+  protocol::Facts facts;
+  NodeFacts node;
+  std::optional<protocol::PythonFacts> python;  // Of a run about a package, if it could be asked.
+};
+
+struct OpRequirements {
+  std::string name;
+  std::string glibc;  // Highest symbol versions that it needs.
+  std::string glibcxx;
+  std::string cxxabi;
+  std::vector<std::string> libraries;  // That it is linked to.
+  std::vector<std::string> devices;
+};
+
+struct Requirements {
+  std::string arch;  // "x86_64"
+  std::string torch;
+  std::string torch_abi;                          // "cxx11", "old".
+  std::string torch_cuda;                         // That torch was compiled with.
+  std::string cuda;                               // Of the toolkit; empty: no code for devices.
+  std::vector<std::string> compute_capabilities;  // "8.0", "9.0+PTX"; empty: unknown or none.
+  int isa_level = 0;                              // Of x86-64 that the code needs; 0: any.
+  std::uint64_t bytes = 0;                        // Of a first install.
+  std::uint64_t files = 0;
+  std::vector<OpRequirements> ops;  // Empty: it is not built yet.
+};
+
+// All that a manifest says about it.
+Requirements requirements_of(const Manifest& manifest);
+
+// True if code for `built` ("9.0", "8.0+PTX", "9.0a") runs on a device of this compute capability:
+// machine code within the same major version from its minor version on (9.0a on 9.0 only), PTX on
+// everything from there.
+bool serves(const std::vector<std::string>& built, std::string_view compute_capability);
+
+}  // namespace dsi

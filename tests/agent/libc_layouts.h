@@ -1,0 +1,6 @@
+#pragma once
+
+struct layout {
+  const char* name;
+  long value;
+};
