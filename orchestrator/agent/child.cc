@@ -173,4 +173,8 @@ void Child::kill_group() {
   if (group_ > 0) ::kill(-group_, SIGKILL);
 }
 
+void Child::signal(int number) {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
 }  // namespace dsi::agent

@@ -43,8 +43,8 @@ class Output {
   std::string answers_;
 };
 
-// The folder is /, no core is written, the folder is /, no core is written, and the group dies with
-// the agent. Not to be moved while it runs anything: it kills the group when it goes.
+// The folder is /, no core is written, and the group dies with the agent. Not to be moved while it
+// runs anything: it kills the group when it goes.
 class Child {
  public:
   static Result<Child> start(const ChildSpec& spec);
@@ -60,6 +60,7 @@ class Child {
   // waitpid's status, once it has ended. Does not wait.
   std::optional<int> ended();
   void kill_group();
+  void signal(int number);  // To the process alone.
 
  private:
   Child() = default;
