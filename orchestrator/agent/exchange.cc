@@ -463,7 +463,8 @@ void Exchange::Loop::run() {
     }
     // What the main flow has not taken yet is not read, and no sign of silence.
     if (wire_.is_full()) heard_head_ = now_;
-    if (!ended_ && now_ - heard_head_ > protocol::kHeadSilence) {
+    // A head that serves nobody from here has nothing to say until it wants something.
+    if (!ended_ && state_.key && now_ - heard_head_ > protocol::kHeadSilence) {
       lose_head("the head has not been heard of for too long");
     }
     downstream_.serve(now_);
