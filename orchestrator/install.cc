@@ -510,11 +510,8 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     if (!found) return {};
     return {found->torch.library.string(), found->torch.prefix.string()};
   };
-  std::optional<Peering> looking;
-  if (run.brings_agent) {
-    looking.emplace(peering_for(run, hosts.hosts.size(), hosts.local));
-    run.peering = &*looking;
-  }
+  Peering looking = peering_for(run, hosts.hosts.size(), hosts.local);
+  if (run.brings_agent) run.peering = &looking;
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
   run.peering = nullptr;
   if (options.command == CommandKind::kSurvey) {
