@@ -147,15 +147,13 @@ std::string look_by_facts(const AgentStart& start, const FactsProgram& facts,
     if (!folder.empty() && is_safe_prefix(folder)) words += fmt::format(" \"{}\"", folder);
   }
   // What a full disk does not take is read all the same, lest it be taken for a request.
-  return fmt::format("if test \"$(uname -m)\" != {1}; then echo; echo \"DSF1 {0} other\"; else ",
-                     start.nonce, facts.arch) +
-         make_own_folder(start) +
+  return fmt::format("if test \"$(uname -m)\" = {}; then ", facts.arch) + make_own_folder(start) +
          fmt::format(
              "if test -z \"$w\"; then echo; echo \"DSF1 {0} none\"; else "
              "f=\"$w/f\"; echo; echo \"DSF0 {0} need\"; "
              "head -c {1} | {{ cat >\"$f\" || cat >/dev/null; }}; chmod 700 \"$f\"; "
              "\"$f\" {2} 2>/dev/null || {{ echo; echo \"DSF1 {0} failed\"; }}; fi; "
-             "c; trap - 0 1 2 13 15; fi; ",
+             "c; trap - 0 1 2 13 15; else echo; echo \"DSF1 {0} other\"; fi; ",
              start.nonce, facts.bytes.size(), words);
 }
 

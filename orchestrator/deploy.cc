@@ -376,6 +376,7 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
       session.transcript.push_back("no agent can look: " + brought.error().what);
       session.agent.reset();
       session.listening.reset();
+      session.start.gzip = false;  // Should it have been that.
     }
   }
   if (session.agent) {
