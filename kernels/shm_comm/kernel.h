@@ -44,13 +44,13 @@ DS_TARGET void sum_pieces(const ShmPieces& pieces, std::int64_t size) {
   }
 }
 
-inline ShmReduce sum_of(ShmType type) {
+inline ShmReduce sum_of(CommType type) {
   switch (type) {
-    case ShmType::f32:
+    case CommType::f32:
       return sum_pieces<float>;
-    case ShmType::f16:
+    case CommType::f16:
       return sum_pieces<f16>;
-    case ShmType::bf16:
+    case CommType::bf16:
       return sum_pieces<bf16>;
     default:
       return nullptr;

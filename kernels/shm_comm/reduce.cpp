@@ -7,14 +7,15 @@
 #include "half.h"
 #include "reference.h"
 
-#define DS_KERNEL_FILE "kernel.h"
+// From for_each_isa.h, so that ccl_comm, which includes this file, finds it too.
+#define DS_KERNEL_FILE "../shm_comm/kernel.h"
 #include "for_each_isa.h"
 
 namespace ds {
 namespace {
 
 // All other types and reductions: in tiles, so that the inner loop is over elements.
-template <class T, ShmReduction kReduction>
+template <class T, CommReduction kReduction>
 void reduce_pieces(const ShmPieces& pieces, std::int64_t size) {
   using Wide = typename ShmWide<T>::type;
   constexpr std::int64_t kTile = 256;
@@ -38,21 +39,21 @@ void reduce_pieces(const ShmPieces& pieces, std::int64_t size) {
 }
 
 template <class T>
-ShmReduce plain(ShmReduction reduction) {
+ShmReduce plain(CommReduction reduction) {
   switch (reduction) {
-    case ShmReduction::sum:
-      return reduce_pieces<T, ShmReduction::sum>;
-    case ShmReduction::product:
-      return reduce_pieces<T, ShmReduction::product>;
-    case ShmReduction::min:
-      return reduce_pieces<T, ShmReduction::min>;
-    case ShmReduction::max:
-      return reduce_pieces<T, ShmReduction::max>;
+    case CommReduction::sum:
+      return reduce_pieces<T, CommReduction::sum>;
+    case CommReduction::product:
+      return reduce_pieces<T, CommReduction::product>;
+    case CommReduction::min:
+      return reduce_pieces<T, CommReduction::min>;
+    case CommReduction::max:
+      return reduce_pieces<T, CommReduction::max>;
   }
   return nullptr;
 }
 
-ShmReduce vector_sum(ShmType type, CpuIsa isa) {
+ShmReduce vector_sum(CommType type, CpuIsa isa) {
   switch (isa) {
 #if defined(__x86_64__)
     case CpuIsa::avx512_bf16:
@@ -69,27 +70,27 @@ ShmReduce vector_sum(ShmType type, CpuIsa isa) {
 
 }  // namespace
 
-ShmReduce shm_reduce_for(ShmType type, ShmReduction reduction, CpuIsa isa) {
-  if (reduction > ShmReduction::max) throw std::invalid_argument("shm_comm: unknown reduction");
-  if (reduction == ShmReduction::sum) {
+ShmReduce shm_reduce_for(CommType type, CommReduction reduction, CpuIsa isa) {
+  if (reduction > CommReduction::max) throw std::invalid_argument("shm_comm: unknown reduction");
+  if (reduction == CommReduction::sum) {
     if (const ShmReduce sum = vector_sum(type, isa); sum != nullptr) return sum;
   }
   switch (type) {
-    case ShmType::f32:
+    case CommType::f32:
       return plain<float>(reduction);
-    case ShmType::f16:
+    case CommType::f16:
       return plain<f16>(reduction);
-    case ShmType::bf16:
+    case CommType::bf16:
       return plain<bf16>(reduction);
-    case ShmType::f64:
+    case CommType::f64:
       return plain<double>(reduction);
-    case ShmType::i8:
+    case CommType::i8:
       return plain<std::int8_t>(reduction);
-    case ShmType::u8:
+    case CommType::u8:
       return plain<std::uint8_t>(reduction);
-    case ShmType::i32:
+    case CommType::i32:
       return plain<std::int32_t>(reduction);
-    case ShmType::i64:
+    case CommType::i64:
       return plain<std::int64_t>(reduction);
   }
   throw std::invalid_argument("shm_comm: unknown type");

@@ -17,6 +17,6 @@ struct ShmPieces {
 
 using ShmReduce = void (*)(const ShmPieces& pieces, std::int64_t size);
 
-ShmReduce shm_reduce_for(ShmType type, ShmReduction reduction, CpuIsa isa);
+ShmReduce shm_reduce_for(CommType type, CommReduction reduction, CpuIsa isa);
 
 }  // namespace ds

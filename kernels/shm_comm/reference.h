@@ -39,22 +39,22 @@ struct ShmWide<bf16> {
 };
 
 template <class W>
-W shm_combine(ShmReduction reduction, W a, W b) {
+W shm_combine(CommReduction reduction, W a, W b) {
   if constexpr (std::is_integral_v<W>) {
     // Wrapping is defined for unsigned numbers only, and small ones become ints.
     using U = std::conditional_t<sizeof(W) < sizeof(unsigned), unsigned, std::make_unsigned_t<W>>;
-    if (reduction == ShmReduction::sum)
+    if (reduction == CommReduction::sum)
       return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
-    if (reduction == ShmReduction::product) {
+    if (reduction == CommReduction::product) {
       return static_cast<W>(static_cast<U>(a) * static_cast<U>(b));
     }
   } else {
-    if (reduction == ShmReduction::sum) return a + b;
-    if (reduction == ShmReduction::product) return a * b;
+    if (reduction == CommReduction::sum) return a + b;
+    if (reduction == CommReduction::product) return a * b;
     if (a != a) return a;
     if (b != b) return b;
   }
-  if (reduction == ShmReduction::min) return b < a ? b : a;
+  if (reduction == CommReduction::min) return b < a ? b : a;
   return a < b ? b : a;
 }
 

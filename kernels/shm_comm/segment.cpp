@@ -84,6 +84,19 @@ class Descriptor {
 
 }  // namespace
 
+std::string shm_host() {
+  char boot[64] = "";
+  const Descriptor fd(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t got = fd.get() < 0 ? 0 : read(fd.get(), boot, sizeof boot - 1);
+  struct stat info {};
+  std::string host(boot, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  host.erase(std::find(host.begin(), host.end(), '\n'), host.end());
+  if (host.empty() || stat("/dev/shm", &info) != 0) {
+    return "nowhere-" + host + "-" + std::to_string(getpid());
+  }
+  return host + "-" + std::to_string(info.st_dev) + "-" + std::to_string(geteuid());
+}
+
 struct alignas(128) ShmSegment::Member {
   std::atomic<std::uint32_t> state;
   // The last phase that it has come to; behind `arrived`, for finding out who is missing.

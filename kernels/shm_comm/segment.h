@@ -27,6 +27,9 @@ struct ShmCall {
   std::int64_t count = 0;
 };
 
+// See shm_comm_host.
+std::string shm_host();
+
 class ShmSegment {
  public:
   struct Options {

@@ -21,9 +21,9 @@ std::string wrong_on_rank(const ShmCommOptions& options) {
   ShmComm& comm = *closer.comm;
   // Of one line, of one phase, of several chunks.
   for (const std::int64_t count : {1, 67, 2500}) {
-    std::string wrong = shm_wrong_element<float>(comm, count, ShmType::f32, 1);
-    if (wrong.empty()) wrong = shm_wrong_element<f16>(comm, count, ShmType::f16, 2);
-    if (wrong.empty()) wrong = shm_wrong_element<bf16>(comm, count, ShmType::bf16, 3);
+    std::string wrong = shm_wrong_element<float>(comm, count, CommType::f32, 1);
+    if (wrong.empty()) wrong = shm_wrong_element<f16>(comm, count, CommType::f16, 2);
+    if (wrong.empty()) wrong = shm_wrong_element<bf16>(comm, count, CommType::bf16, 3);
     if (!wrong.empty()) return "all_reduce: " + wrong;
   }
   std::vector<int> all(static_cast<std::size_t>(options.size), -1);

@@ -209,16 +209,16 @@ void reduce_large(ShmComm& comm, const ShmCall& call, char* data, std::int64_t w
 
 }  // namespace
 
-std::int64_t shm_type_size(ShmType type) {
+std::int64_t shm_type_size(CommType type) {
   switch (type) {
-    case ShmType::f16:
-    case ShmType::bf16:
+    case CommType::f16:
+    case CommType::bf16:
       return 2;
-    case ShmType::i8:
-    case ShmType::u8:
+    case CommType::i8:
+    case CommType::u8:
       return 1;
-    case ShmType::f64:
-    case ShmType::i64:
+    case CommType::f64:
+    case CommType::i64:
       return 8;
     default:
       return 4;
@@ -236,6 +236,10 @@ std::string shm_comm_new_name() {
     name += "0123456789abcdef"[byte & 15];
   }
   return name;
+}
+
+std::string shm_comm_host() {
+  return shm_host();
 }
 
 ShmComm* shm_comm_open(const ShmCommOptions& options) {
@@ -277,8 +281,8 @@ int shm_comm_size(const ShmComm& comm) {
   return comm.segment.size();
 }
 
-void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, ShmType type,
-                         ShmReduction reduction) {
+void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, CommType type,
+                         CommReduction reduction) {
   const ShmReduce reduce = shm_reduce_for(type, reduction, comm.isa);
   const std::int64_t width = shm_type_size(type);
   if (count < 0 || count > INT64_MAX / width) {

@@ -20,10 +20,7 @@
 
 namespace ds {
 
-enum class ShmType : std::uint8_t { f32, f16, bf16, f64, i8, u8, i32, i64 };
-enum class ShmReduction : std::uint8_t { sum, product, min, max };
-
-DS_EXPORT std::int64_t shm_type_size(ShmType type);
+DS_EXPORT std::int64_t shm_type_size(CommType type);
 
 struct ShmCommOptions {
   // What the ranks of this group know and no other group does, as shm_comm_new_name makes it; or
@@ -41,6 +38,10 @@ struct ShmCommOptions {
 // 128 random bits. One rank makes it and tells the others, by whatever means they have.
 DS_EXPORT std::string shm_comm_new_name();
 
+// Where this process's shared memory is shared: ranks of which this is the same text can be a
+// group. Of one that has none, equal to no other's.
+DS_EXPORT std::string shm_comm_host();
+
 // Of any thread, one call at a time (others wait). Not in a child of fork(): that is an error.
 class ShmComm;
 
@@ -57,8 +58,8 @@ DS_EXPORT int shm_comm_size(const ShmComm& comm);
 // ((x0 + x1) + x2) + …, f16 and bf16 in float and rounded once, to nearest even; integers wrap; a
 // NaN anywhere gives NaN. The same bits on every rank and on every code path. `data` may be null if
 // `count`, the number of elements, is 0.
-DS_EXPORT void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, ShmType type,
-                                   ShmReduction reduction = ShmReduction::sum);
+DS_EXPORT void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, CommType type,
+                                   CommReduction reduction = CommReduction::sum);
 // `out` has `bytes` bytes of each rank, in the order of ranks. `in` may be this rank's part of
 // `out`, and otherwise does not overlap it.
 DS_EXPORT void shm_comm_all_gather(ShmComm& comm, const void* in, void* out, std::int64_t bytes);

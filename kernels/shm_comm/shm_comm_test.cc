@@ -23,33 +23,33 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::string wrong_of_type(ShmComm& comm, std::int64_t count, ShmType type, std::uint64_t seed,
-                          ShmReduction reduction = ShmReduction::sum) {
+std::string wrong_of_type(ShmComm& comm, std::int64_t count, CommType type, std::uint64_t seed,
+                          CommReduction reduction = CommReduction::sum) {
   switch (type) {
-    case ShmType::f32:
+    case CommType::f32:
       return shm_wrong_element<float>(comm, count, type, seed, reduction);
-    case ShmType::f16:
+    case CommType::f16:
       return shm_wrong_element<f16>(comm, count, type, seed, reduction);
-    case ShmType::bf16:
+    case CommType::bf16:
       return shm_wrong_element<bf16>(comm, count, type, seed, reduction);
-    case ShmType::f64:
+    case CommType::f64:
       return shm_wrong_element<double>(comm, count, type, seed, reduction);
-    case ShmType::i8:
+    case CommType::i8:
       return shm_wrong_element<std::int8_t>(comm, count, type, seed, reduction);
-    case ShmType::u8:
+    case CommType::u8:
       return shm_wrong_element<std::uint8_t>(comm, count, type, seed, reduction);
-    case ShmType::i32:
+    case CommType::i32:
       return shm_wrong_element<std::int32_t>(comm, count, type, seed, reduction);
-    case ShmType::i64:
+    case CommType::i64:
       return shm_wrong_element<std::int64_t>(comm, count, type, seed, reduction);
   }
   return "no such type";
 }
 
-constexpr ShmType kAllTypes[] = {ShmType::f32, ShmType::f16, ShmType::bf16, ShmType::f64,
-                                 ShmType::i8,  ShmType::u8,  ShmType::i32,  ShmType::i64};
-constexpr ShmReduction kAllReductions[] = {ShmReduction::sum, ShmReduction::product,
-                                           ShmReduction::min, ShmReduction::max};
+constexpr CommType kAllTypes[] = {CommType::f32, CommType::f16, CommType::bf16, CommType::f64,
+                                  CommType::i8,  CommType::u8,  CommType::i32,  CommType::i64};
+constexpr CommReduction kAllReductions[] = {CommReduction::sum, CommReduction::product,
+                                            CommReduction::min, CommReduction::max};
 
 class ShmCommOfRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmCommOfRanks, testing::Values(1, 2, 3, 8, 17),
@@ -60,7 +60,7 @@ TEST_P(ShmCommOfRanks, All_reduce_gives_the_sum_in_order_of_ranks_to_the_last_bi
   Ranks(GetParam(), [&](int rank) -> std::string {
     const ShmCommPtr comm = open_group(group, rank);
     std::uint64_t seed = 0;
-    for (const ShmType type : {ShmType::f32, ShmType::f16, ShmType::bf16}) {
+    for (const CommType type : {CommType::f32, CommType::f16, CommType::bf16}) {
       // Around a line, a vector, a slot, and the change from one phase to several.
       for (const std::int64_t count :
            {0,   1,   11,   12,   13,   24,   25,   31,   32,   33,   127,
@@ -78,8 +78,8 @@ TEST_P(ShmCommOfRanks, All_reduce_knows_all_types_and_reductions) {
   Ranks(GetParam(), [&](int rank) -> std::string {
     const ShmCommPtr comm = open_group(group, rank);
     std::uint64_t seed = 0;
-    for (const ShmType type : kAllTypes) {
-      for (const ShmReduction reduction : kAllReductions) {
+    for (const CommType type : kAllTypes) {
+      for (const CommReduction reduction : kAllReductions) {
         for (const std::int64_t count : {1, 300, 9001}) {
           const std::string wrong = wrong_of_type(*comm, count, type, ++seed, reduction);
           if (!wrong.empty()) return wrong;
@@ -138,7 +138,7 @@ TEST(ShmComm, All_reduce_gives_the_same_bits_on_every_code_path) {
     group.isa = isa;
     Ranks(3, [&](int rank) -> std::string {
       const ShmCommPtr comm = open_group(group, rank);
-      for (const ShmType type : {ShmType::f32, ShmType::f16, ShmType::bf16}) {
+      for (const CommType type : {CommType::f32, CommType::f16, CommType::bf16}) {
         for (const std::int64_t count : {15, 16, 17, 255, 257, 20'011}) {
           const std::string wrong = wrong_of_type(*comm, count, type, 5);
           if (!wrong.empty()) return std::string(isa_name(isa)) + ": " + wrong;
@@ -155,10 +155,10 @@ TEST(ShmComm, Large_slots_and_messages_that_they_do_not_divide) {
     Ranks(size, [&](int rank) -> std::string {
       const ShmCommPtr comm = open_group(group, rank);
       for (const std::int64_t count : {65'536, 65'537, 131'072, 131'073, 700'001}) {
-        const std::string wrong = wrong_of_type(*comm, count, ShmType::f32, 9);
+        const std::string wrong = wrong_of_type(*comm, count, CommType::f32, 9);
         if (!wrong.empty()) return wrong;
       }
-      return wrong_of_type(*comm, 700'001, ShmType::bf16, 9);
+      return wrong_of_type(*comm, 700'001, CommType::bf16, 9);
     }).expect_all_right();
   }
 }
@@ -179,7 +179,7 @@ TEST(ShmComm, Any_sequence_of_calls_in_several_groups_at_once_is_right) {
       const auto which = random() % 3, what = random() % 6;
       const auto root = random();
       auto count = static_cast<std::int64_t>(random() % (random() % 4 == 0 ? 6000 : 70));
-      const ShmType type = kAllTypes[random() % 8];
+      const CommType type = kAllTypes[random() % 8];
       ShmComm* const comm = which == 0 ? of_all.get() : which == 1 ? of_pair.get() : of_even.get();
       if (comm == nullptr) continue;
       const int r = shm_comm_rank(*comm), size = shm_comm_size(*comm);
@@ -251,10 +251,10 @@ TEST(ShmComm, Calls_that_do_not_match_are_an_error_on_every_rank_and_the_group_g
       if (thrown.find("EPROTO") != 0 || thrown.find("do not match") == std::string::npos) {
         return "got: " + thrown;
       }
-      return wrong_of_type(*comm, 2000, ShmType::f32, 3);
+      return wrong_of_type(*comm, 2000, CommType::f32, 3);
     };
-    const auto reduce = [&](std::int64_t count, ShmType type = ShmType::f32,
-                            ShmReduction reduction = ShmReduction::sum) {
+    const auto reduce = [&](std::int64_t count, CommType type = CommType::f32,
+                            CommReduction reduction = CommReduction::sum) {
       return [&, count, type, reduction] {
         shm_comm_all_reduce(*comm, data.data(), count, type, reduction);
       };
@@ -269,8 +269,8 @@ TEST(ShmComm, Calls_that_do_not_match_are_an_error_on_every_rank_and_the_group_g
              {reduce(7), reduce(3000)},
              {reduce(3000), reduce(7)},
              {reduce(3000), reduce(2999)},
-             {reduce(8), reduce(8, ShmType::i32)},
-             {reduce(8), reduce(8, ShmType::f32, ShmReduction::max)},
+             {reduce(8), reduce(8, CommType::i32)},
+             {reduce(8), reduce(8, CommType::f32, CommReduction::max)},
              {barrier, reduce(3000)},
              {reduce(1), barrier},
              {from(0), from(2)}}) {
@@ -285,7 +285,7 @@ TEST(ShmComm, A_mismatch_names_both_calls) {
   Ranks ranks(2, [&](int rank) -> std::string {
     const ShmCommPtr comm = open_group(group, rank);
     std::vector<float> data(64);
-    return thrown_by([&] { shm_comm_all_reduce(*comm, data.data(), 10 + rank, ShmType::f32); });
+    return thrown_by([&] { shm_comm_all_reduce(*comm, data.data(), 10 + rank, CommType::f32); });
   });
   EXPECT_THAT(
       ranks.text(0),
@@ -307,16 +307,16 @@ TEST(ShmComm, Arguments_out_of_range_are_refused_before_anything_is_sent) {
   ShmCommOptions options = group_of(1);
   const ShmCommPtr comm(shm_comm_open(options));
   float x = 1;
-  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, -1, ShmType::f32), std::invalid_argument);
-  EXPECT_THROW(shm_comm_all_reduce(*comm, nullptr, 1, ShmType::f32), std::invalid_argument);
-  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, INT64_MAX / 2, ShmType::f32), std::invalid_argument);
-  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, 1, static_cast<ShmType>(99)), std::invalid_argument);
-  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, 1, ShmType::f32, static_cast<ShmReduction>(9)),
+  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, -1, CommType::f32), std::invalid_argument);
+  EXPECT_THROW(shm_comm_all_reduce(*comm, nullptr, 1, CommType::f32), std::invalid_argument);
+  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, INT64_MAX / 2, CommType::f32), std::invalid_argument);
+  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, 1, static_cast<CommType>(99)), std::invalid_argument);
+  EXPECT_THROW(shm_comm_all_reduce(*comm, &x, 1, CommType::f32, static_cast<CommReduction>(9)),
                std::invalid_argument);
   EXPECT_THROW(shm_comm_all_gather(*comm, &x, nullptr, 4), std::invalid_argument);
   EXPECT_THROW(shm_comm_broadcast(*comm, &x, 4, 1), std::invalid_argument);
   EXPECT_THROW(shm_comm_broadcast(*comm, &x, -4, 0), std::invalid_argument);
-  shm_comm_all_reduce(*comm, &x, 1, ShmType::f32);
+  shm_comm_all_reduce(*comm, &x, 1, CommType::f32);
   EXPECT_EQ(x, 1.0f);
   const auto refused = [&](auto change) {
     ShmCommOptions bad = group_of(2);
@@ -352,11 +352,11 @@ TEST(ShmCommLarge, More_than_two_to_the_31_elements_are_all_reduced) {
     fill(memory.window<std::uint8_t>(), kWindow);
     fill(memory.tail<std::uint8_t>(), kTail);
     const ShmCommPtr comm = open_group(group, rank);
-    shm_comm_all_reduce(*comm, memory.data(), kWindow * kRepetitions + kTail, ShmType::u8,
-                        ShmReduction::max);
+    shm_comm_all_reduce(*comm, memory.data(), kWindow * kRepetitions + kTail, CommType::u8,
+                        CommReduction::max);
     const auto wrong = [&](const std::uint8_t* data, std::int64_t n) -> std::string {
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto want = shm_expected<std::uint8_t>(2, i, 1, ShmReduction::max);
+        const auto want = shm_expected<std::uint8_t>(2, i, 1, CommReduction::max);
         if (data[i] != want) return "element " + std::to_string(i);
       }
       return "";

@@ -31,7 +31,7 @@ std::string path_of(const std::string& name) {
 std::string reduce_until_thrown(ShmComm& comm, std::int64_t count) {
   std::vector<float> data(static_cast<std::size_t>(count), 1.0f);
   return thrown_by([&] {
-    for (;;) shm_comm_all_reduce(comm, data.data(), count, ShmType::f32);
+    for (;;) shm_comm_all_reduce(comm, data.data(), count, CommType::f32);
   });
 }
 
@@ -140,7 +140,7 @@ TEST(ShmCommFailures, What_the_last_call_gave_is_right_though_others_close_after
     const ShmCommOptions group = group_of(3, 1024);
     Ranks(3, [&](int rank) -> std::string {
       const ShmCommPtr comm = open_group(group, rank);
-      return shm_wrong_element<float>(*comm, 5000, ShmType::f32, 3);
+      return shm_wrong_element<float>(*comm, 5000, CommType::f32, 3);
     }).expect_all_right();
   }
 }
@@ -221,7 +221,7 @@ TEST(ShmCommFailures, What_a_killed_run_left_under_the_name_is_replaced) {
   ASSERT_TRUE(is_left_behind(group.name));
   Ranks(2, [&](int rank) -> std::string {
     const ShmCommPtr comm = open_group(group, rank);
-    return shm_wrong_element<float>(*comm, 100, ShmType::f32, 3);
+    return shm_wrong_element<float>(*comm, 100, CommType::f32, 3);
   }).expect_all_right();
   EXPECT_FALSE(is_left_behind(group.name));
 }

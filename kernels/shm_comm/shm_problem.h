@@ -37,7 +37,7 @@ T shm_element(int rank, std::int64_t i, std::uint64_t seed, bool special = true)
 }
 
 template <class T>
-T shm_expected(int ranks, std::int64_t i, std::uint64_t seed, ShmReduction reduction,
+T shm_expected(int ranks, std::int64_t i, std::uint64_t seed, CommReduction reduction,
                bool special = true) {
   auto sum = ShmWide<T>::widen(shm_element<T>(0, i, seed, special));
   for (int r = 1; r < ranks; ++r) {
@@ -56,8 +56,8 @@ bool shm_same(T a, T b) {
 
 // All-reduces `count` elements; the first wrong one, or nothing.
 template <class T>
-std::string shm_wrong_element(ShmComm& comm, std::int64_t count, ShmType type, std::uint64_t seed,
-                              ShmReduction reduction = ShmReduction::sum) {
+std::string shm_wrong_element(ShmComm& comm, std::int64_t count, CommType type, std::uint64_t seed,
+                              CommReduction reduction = CommReduction::sum) {
   const int rank = shm_comm_rank(comm), ranks = shm_comm_size(comm);
   constexpr std::int64_t kGuard = 3;
   std::vector<T> data(static_cast<std::size_t>(count + kGuard));
