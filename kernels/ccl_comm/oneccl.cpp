@@ -13,11 +13,17 @@ constexpr const char* kName = "libccl.so.2";  // The first that has the C interf
 
 Found load() {
   void* handle = nullptr;
+  std::string refused;
+  const auto open = [&](const std::string& path) {
+    if (handle != nullptr) return;
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) refused += (refused.empty() ? "" : "; ") + std::string(dlerror());
+  };
   if (const char* const root = std::getenv("CCL_ROOT"); root != nullptr && *root != '\0') {
-    handle = dlopen((std::string(root) + "/lib/" + kName).c_str(), RTLD_NOW | RTLD_LOCAL);
+    open(std::string(root) + "/lib/" + kName);
   }
-  if (handle == nullptr) handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return {nullptr, dlerror()};
+  open(kName);
+  if (handle == nullptr) return {nullptr, refused};
   static Library library;
   std::string missing;
   const auto take = [&](const char* name, auto& function) {

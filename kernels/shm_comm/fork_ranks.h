@@ -65,6 +65,7 @@ class Ranks {
       if (pid == 0) {
         close(ends[0]);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(250);  // One that waits for ever is a failure, not a hang.
         std::string text;
         const std::string thrown = thrown_by([&] { text = body(rank); });
         if (!thrown.empty()) text = "threw " + thrown;
