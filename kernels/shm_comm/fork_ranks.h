@@ -3,8 +3,10 @@
 // Ranks as processes, for the tests.
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -131,6 +133,17 @@ inline bool is_left_behind(const std::string& name) {
   }
   closedir(folder);
   return found;
+}
+
+// Until rank 0 has made the memory of that name ready: its first word is written last.
+inline void wait_for_rank_0(const std::string& name) {
+  const std::string path = "/ds-shm-" + std::to_string(geteuid()) + "-" + name;
+  for (unsigned first = 0; first == 0; usleep(1000)) {
+    const int fd = shm_open(path.c_str(), O_RDONLY, 0);
+    if (fd < 0) continue;
+    if (pread(fd, &first, sizeof first, 0) != sizeof first) first = 0;
+    close(fd);
+  }
 }
 
 }  // namespace ds

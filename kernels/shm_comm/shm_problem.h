@@ -2,6 +2,7 @@
 
 // Numbers for ranks, and what an all-reduce of them has to give: for the self-test and the tests.
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -51,7 +52,12 @@ template <class T>
 bool shm_same(T a, T b) {
   const auto x = ShmWide<T>::widen(a), y = ShmWide<T>::widen(b);
   if (x != x || y != y) return x != x && y != y;
-  return std::memcmp(&a, &b, sizeof a) == 0;
+  const auto bytes_of = [](const T& value) {
+    std::array<unsigned char, sizeof value> bytes;
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return bytes;
+  };
+  return bytes_of(a) == bytes_of(b);
 }
 
 // All-reduces `count` elements; the first wrong one, or nothing.
