@@ -28,13 +28,13 @@
 #include "orchestrator/deploy.h"
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
-#include "orchestrator/elf.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/exchange.h"
 #include "orchestrator/history.h"
 #include "orchestrator/history_command.h"
 #include "orchestrator/hosts.h"
 #include "orchestrator/metrics.h"
+#include "orchestrator/package/intend.h"
 #include "orchestrator/package/payload.h"
 #include "orchestrator/parallel.h"
 #include "orchestrator/plan.h"
@@ -263,25 +263,6 @@ tl::expected<Payload, RunError> build_package_payload(const Options& options, Wo
   return std::move(built.payload);
 }
 
-// What the hosts on which it can be installed are, for the build.
-PackageTargets targets_of(const Survey& survey, const Plan& plan) {
-  PackageTargets targets;
-  for (std::size_t i = 0; i < survey.rows.size(); ++i) {
-    const auto& python = survey.rows[i].python;
-    if (!python || plan.hosts[i].action == Action::kRefuse) continue;
-    targets.known = true;
-    targets.pythons.push_back(*python);
-    for (const std::string& capability : python->compute_capabilities) {
-      targets.compute_capabilities.push_back(capability);
-    }
-  }
-  std::sort(targets.compute_capabilities.begin(), targets.compute_capabilities.end(), version_less);
-  targets.compute_capabilities.erase(
-      std::unique(targets.compute_capabilities.begin(), targets.compute_capabilities.end()),
-      targets.compute_capabilities.end());
-  return targets;
-}
-
 // ---- what is intended, before the build
 
 Intention intend_to_install(const Options& options, const World& world, const Toolchain& toolchain,
@@ -306,43 +287,6 @@ Intention intend_to_install(const Options& options, const World& world, const To
       cached ? "built before" : "to be compiled", toolchain.torch.version,
       toolchain.torch.found_by == "the system" ? "Debian's" : toolchain.torch.found_by,
       toolchain.compiler);
-  return intention;
-}
-
-// What is known of a package once it is built.
-void intend_package(Intention& intention, const Payload& payload) {
-  if (payload.manifest.packages.empty()) return;
-  const ManifestPackage& package = payload.manifest.packages.front();
-  intention.release = payload.id;
-  intention.package = package;
-  intention.ops.clear();
-  for (const ManifestModule& module : package.modules) intention.ops.push_back(module.op);
-  for (const ManifestFile& file : payload.manifest.files) {
-    if (file.path.starts_with("wheels/")) intention.package_bytes += file.size;
-  }
-}
-
-Intention intend_bundle(const Options& options, const Payload& payload) {
-  Intention intention;
-  intention.command = "install";
-  intention.release = payload.id;
-  intention.source = "bundle " + options.bundle.string();
-  intention.build = requirements_of(payload.manifest);
-  for (const ManifestOp& op : payload.manifest.ops) intention.ops.push_back(op.name);
-  intend_package(intention, payload);
-  return intention;
-}
-
-Intention intend_job(const PackageJob& job) {
-  Intention intention;
-  intention.command = "install";
-  intention.package = expected_package(job);
-  const std::string from = job.source.path.filename().string();
-  intention.source =
-      job.source.kind == SourceKind::kWheel
-          ? from
-          : fmt::format("{} from {}, built with Python {} and torch {}", job.name, from,
-                        job.python.version, job.python.torch.empty() ? "none" : job.python.torch);
   return intention;
 }
 
@@ -537,7 +481,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   } else if (builds) {
     intention = intend_to_install(options, world, toolchain, agent);
   } else {
-    intention = intend_bundle(options, *payload);
+    intention = intend_bundle(options.bundle, *payload);
   }
   Plan plan = make_plan(intention, survey.rows, rules, ignored);
   RUN_TRY(Pace pace, kExitUsage, pace_of(options, plan.hosts, begin));

@@ -199,4 +199,8 @@ Result<Ran> run_child(const ChildSpec& spec, std::chrono::seconds time) {
   }
 }
 
+void Child::signal(int number) {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
 }  // namespace dsi::agent

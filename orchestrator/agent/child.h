@@ -65,6 +65,7 @@ class Child {
   // waitpid's status, once it has ended. Does not wait.
   std::optional<int> ended();
   void kill_group();
+  void signal(int number);  // To the process alone.
 
  private:
   Child() = default;

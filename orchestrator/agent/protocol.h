@@ -173,6 +173,7 @@ struct InstallRequest {
   std::string python;    // PythonFacts::executable.
   bool drop_in = false;  // Put the release's op modules into the package, under its names.
   int pip_timeout_s = 600;
+  int switch_timeout_s = 900;  // From the decision that it shall be done to its end.
 };
 
 struct ReportRequest {
@@ -297,7 +298,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PythonRequest, python, package)
 void to_json(nlohmann::json& j, const PythonFacts& facts);
 void from_json(const nlohmann::json& j, PythonFacts& facts);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
-                                   probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s)
+                                   probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s,
+                                   switch_timeout_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
                                    lock_timeout_s, package, python)
