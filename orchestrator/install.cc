@@ -128,8 +128,7 @@ fs::path remembered_release(const World& world, const BuildRequest& request,
                             const std::string& sources, const AgentBinary& agent) {
   std::string names;
   for (const std::string& op : request.ops) names += op + ",";
-  std::string probe =
-      sha256_file(world.folders.probe).value_or("") + sha256_file(world.folders.facts).value_or("");
+  std::string probe = sha256_file(world.folders.probe).value_or("");
   return build_folder(world.folders.cache, request, sources) /
          ("release-" + sha256_hex(names + agent.digest() + probe + DSI_VERSION).substr(0, 16));
 }
@@ -140,8 +139,6 @@ Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
   files.push_back({"bin/ds-probe", world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
   files.push_back({"bin/ds-report", world.folders.agent, true});
-  // It lies in the store of the host from then on, where the next run's first look finds it.
-  files.push_back({"bin/ds-facts", world.folders.facts, true});
   std::vector<ManifestOp> ops;
   for (const BuiltOp& op : build.ops) {
     ManifestOp row;
@@ -310,18 +307,9 @@ class Distribution {
       : wire_(payload, world.folders.cache / "wire"),
         content_(world.folders.cache / "content"),
         distributor_(payload, wire_, content_),
-        peering_{
-            random_hex(32), !local && run.options.topology != "star",
-            !local && run.options.topology != "star" && hosts > 1,
-            // Checked where the options were read.
-            distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0))} {
+        peering_(peering_for(run, hosts, local)) {
     run.distributor = &distributor_;
     run.peering = &peering_;
-    if (peering_.listen) {
-      std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
-      peering_.agent_sources = std::make_unique<distribute::AgentSources>(
-          distribute::AgentSources::limits_for(hosts, wire_size));
-    }
     // Only later runs miss it.
     if (auto kept = content_.keep(payload); !kept) world.progress.warning(kept.error().what);
   }
@@ -456,6 +444,8 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   run.package = package;
   for (const Host& host : hosts.hosts) run.host_names.push_back(host.name);
   if (looks) run.facts = &facts;
+  // A package must know the Python of each host, which only an agent finds out.
+  run.brings_agent = options.command == CommandKind::kInstall || (looks && !package.empty());
   // The same places, in the same order, as the agent will be told.
   run.torch_hints = [&]() -> std::vector<std::string> {
     if (!options.torch.empty() && !builds) return {options.torch.string()};
@@ -464,7 +454,10 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     if (!found) return {};
     return {found->torch.library.string(), found->torch.prefix.string()};
   };
+  Peering looking = peering_for(run, hosts.hosts.size(), hosts.local);
+  if (run.brings_agent) run.peering = &looking;
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
+  run.peering = nullptr;
   if (options.command == CommandKind::kSurvey) {
     options.json ? print_survey_json(world.out, survey.rows, rules, ignored)
                  : print_survey(world.out, survey.rows, rules, ignored);

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "orchestrator/elf.h"
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/marker.h"
 #include "orchestrator/package/wheel_file.h"
 #include "orchestrator/text.h"

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/check.h"
-#include "orchestrator/package/fatbin.h"
 #include "orchestrator/plan.h"
 
 namespace dsi {
@@ -200,6 +200,7 @@ TEST(PackageCheck, Device_code_runs_where_the_driver_would_run_it) {
   EXPECT_FALSE(runs_on({"8.0"}, "9.0"));
   EXPECT_TRUE(runs_on({"8.0+PTX"}, "9.0"));
   EXPECT_FALSE(runs_on({"9.0+PTX"}, "8.0"));
+  EXPECT_TRUE(runs_on({"7.0", "8.0+PTX"}, "12.0"));
   EXPECT_TRUE(runs_on({"9.0a"}, "9.0"));
   EXPECT_FALSE(runs_on({"10.0a"}, "10.3"));
   EXPECT_TRUE(runs_on({"10.0f"}, "10.3"));

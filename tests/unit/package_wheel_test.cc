@@ -9,7 +9,7 @@
 #include "orchestrator/adapters/local_process.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/source.h"
 #include "orchestrator/package/wheel_build.h"
 #include "orchestrator/package/wheel_file.h"
