@@ -287,12 +287,14 @@ Result<NodeFacts> AgentLink::hear_facts(const FactsProgram& program, Deadline de
     } else if (auto parsed = parse_node_facts(line)) {
       facts = *std::move(parsed);
       // Its clock stood there at some time between our question and its answer.
-      Clock::time_point there{
-          std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(facts.clock_ns))};
-      auto off = there > answered ? there - answered
-                 : there < asked  ? there - asked
-                                  : Clock::duration(0);
-      facts.clock_off_s = std::chrono::duration<double>(off).count();
+      if (facts.clock_ns) {
+        Clock::time_point there{
+            std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(*facts.clock_ns))};
+        auto off = there > answered ? there - answered
+                   : there < asked  ? there - asked
+                                    : Clock::duration(0);
+        facts.clock_off_s = std::chrono::duration<double>(off).count();
+      }
     } else {
       facts.unknown_because = parsed.error().what;
     }

@@ -32,8 +32,10 @@ void say(Str text) {
   Json json;
   look_at_system(json);
   look_at_places(json, Str(words[2]));
+  Python python(libraries, hints);
+  python.lead(libraries);
   look_at_libraries(json, libraries);
-  look_at_python(json, libraries, hints);
+  python.write(json);
   look_at_toolkits(json);
   look_at_locks(json);
   gpus.write(json);
