@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::chrono::seconds kPipTime = 600s;
 constexpr std::chrono::seconds kPythonTime = 90s;
+// A look gives a silent nvidia-smi five seconds, however little a user gives a connection.
+constexpr std::chrono::seconds kLookTime = 6s;
 
 const HostOverrides& overrides_of(const Options& options, const Host& host) {
   static const HostOverrides kNone;
@@ -71,27 +73,10 @@ distribute::AgentSources* agent_sources_of(const RunContext& run) {
   return run.peering != nullptr ? run.peering->agent_sources.get() : nullptr;
 }
 
-// A running agent on the session: the one that look_at found, or one brought there now. Where hosts
-// pass the agent on it listens too, and is a source for others from then on.
-Result<void> ensure_agent(Session& session, const RunContext& run) {
+// Where hosts pass the agent on, this one listens, and is a source for others from then on.
+Result<void> offer(Session& session, const RunContext& run,
+                   std::optional<distribute::AgentSources::Lease> lease) {
   distribute::AgentSources* sources = agent_sources_of(run);
-  std::optional<distribute::AgentSources::Lease> lease;
-  if (!session.agent) {
-    session.start.nonce = random_hex(16);
-    auto brought =
-        bring_agent({*session.remote, session.start, run.agent, sources,
-                     sources != nullptr ? run.peering->key : "", run.options.stall_timeout,
-                     run.abort, run.traffic.bytes_sent, session.transcript,
-                     run.peering != nullptr ? &run.peering->limit : nullptr},
-                    session.bytes_before);
-    if (!brought) {
-      return tl::unexpected<Error>(
-          in("the agent cannot be put in {}", session.facts.prefix)(brought.error()));
-    }
-    session.facts = brought->greeting.facts;
-    session.agent = std::move(brought->agent);
-    if (brought->lease) lease.emplace(*std::move(brought->lease));
-  }
   if (sources == nullptr) return {};
   DSI_CHECK(listen(session, run));
   if (!session.listening || session.listening->port == 0) return {};
@@ -99,6 +84,51 @@ Result<void> ensure_agent(Session& session, const RunContext& run) {
                                         session.listening->addresses};
   lease ? lease->becomes(std::move(self)) : sources->add(std::move(self));
   return {};
+}
+
+Result<void> bring(Session& session, const RunContext& run, AgentPlace place) {
+  distribute::AgentSources* sources = agent_sources_of(run);
+  session.start.nonce = random_hex(16);
+  DSI_TRY(Brought brought,
+          bring_agent({*session.remote, session.start, run.agent, sources,
+                       sources != nullptr ? run.peering->key : "", run.options.stall_timeout,
+                       run.abort, run.traffic.bytes_sent, session.transcript,
+                       run.peering != nullptr ? &run.peering->limit : nullptr, place},
+                      session.bytes_before));
+  session.facts = brought.greeting.facts;
+  session.agent = std::move(brought.agent);
+  session.settled = place == AgentPlace::kStore;
+  std::optional<distribute::AgentSources::Lease> lease;
+  if (brought.lease) lease.emplace(*std::move(brought.lease));
+  return offer(session, run, std::move(lease));
+}
+
+// From here on the host is changed: an agent that came to look is put into the store, and so comes
+// once.
+Result<void> settle(Session& session, const RunContext& run) {
+  DSI_CHECK(session.agent->send("settle", nlohmann::json::object(), run.stall_deadline()));
+  DSI_TRY(protocol::Message message, hear(session, run.stall_deadline(), run));
+  if (message.type != "settled") {
+    return fail("the agent says \"{}\", which was not expected", message.type);
+  }
+  DSI_TRY(auto settled, protocol::body_as<protocol::Settled>(message));
+  if (!settled.error.empty()) return fail_with_help(settled.error, settled.help);
+  session.settled = true;
+  return {};
+}
+
+// A running agent in the host's store: the one that look_at found or brought, or one brought now.
+Result<void> ensure_agent(Session& session, const RunContext& run) {
+  const bool had_one = session.agent != nullptr;
+  Result<void> there;
+  if (!had_one) {
+    there = bring(session, run, AgentPlace::kStore);
+  } else if (!session.settled) {
+    there = settle(session, run);
+  }
+  return there.map_error(in("the agent cannot be put in {}", session.facts.prefix)).and_then([&] {
+    return had_one ? offer(session, run, std::nullopt) : Result<void>();
+  });
 }
 
 std::string python_of(const Session& session) {
@@ -145,7 +175,13 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
         (message.type == "result" || message.type == "stage"
              ? message.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
              : message.type));
-    if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
+    if (message.type == "result") {
+      session.exchanging = false;
+      return protocol::body_as<protocol::HostResult>(message);
+    }
+    if (message.type == "stage" && message.body.value("stage", "") == "probed") {
+      session.exchanging = session.python.has_value();
+    }
     // What a node counts while it serves others is of interest while others are served. It has all
     // it needs by now, so a neighbour that failed at its own install and left is no fault of its.
     if (message.type == "stage" || message.type == "have" || message.type == "fault") continue;
@@ -195,25 +231,89 @@ void take_result(HostReport& row, const protocol::HostResult& result) {
   }
 }
 
+tl::expected<void, HostFailure> connect_again(Session& session, const RunContext& run) {
+  session.transcript.push_back("the connection was lost; connects again");
+  auto again = look_at(session.host, session.number, run);
+  if (!again) return tl::unexpected<HostFailure>(again.error());
+  std::uint64_t before = session.bytes_sent();
+  std::vector<std::string> transcript = std::move(session.transcript);
+  session.hang_up();  // The agent's channel is one of the old connection's, and ends before it.
+  session = std::move(*again);
+  session.bytes_before += before;
+  session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
+  return {};
+}
+
+// The host is no more to be asked by others, and takes no more from them.
+void leave_others(Session& session, const RunContext& run) {
+  if (session.swarm != nullptr) session.swarm->leave(session.number);
+  if (distribute::AgentSources* sources = agent_sources_of(run)) {
+    // Others may be taking the agent from this host.
+    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
+  }
+}
+
+// What a request is to come to.
+struct Goal {
+  const char* action;
+  std::string to;  // What the host has then.
+};
+
+Result<protocol::HostResult> ask_report(Session& session, const RunContext& run) {
+  protocol::ReportRequest request{torch_folders_for(session, run),
+                                  static_cast<int>(run.options.probe_timeout.count()), run.package,
+                                  python_of(session)};
+  DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
+  return converse(session, 32, run);
+}
+
+// The connection was lost while the host exchanged a package, which it goes on with: what it came
+// to is asked on another connection. A report waits for the exchange to end.
+Result<protocol::HostResult> find_out(Session& session, const RunContext& run, const Goal& goal,
+                                      const Error& lost) {
+  const std::string python = python_of(session);
+  const std::string from = session.python->current;
+  auto unknown = [&](const std::string& why) {
+    return fail_with_help(
+        fmt::format("{}; it went on with the package by itself, and {}", lost.what, why),
+        "ask it what it has: ds-install report");
+  };
+  if (auto again = connect_again(session, run); !again) {
+    return unknown("could not be asked again: " + again.error().error.what);
+  }
+  protocol::HostResult result;
+  for (int tries = 0; tries < 4; ++tries) {
+    auto asked = ask_python(session, run);
+    if (!asked) return unknown("could not be asked again: " + asked.error().what);
+    session.python->executable = python;
+    auto reported = ask_report(session, run);
+    if (!reported) return unknown("could not be asked again: " + reported.error().what);
+    result = *std::move(reported);
+    DSI_CHECK(ask_python(session, run));
+    if (session.python->interrupted) continue;
+    if (session.python->current != goal.to) {
+      return fail("{}; it went on by itself, and has {} now", lost.what,
+                  session.python->current.empty() ? "no " + run.package : session.python->current);
+    }
+    session.transcript.push_back("it went on by itself and was done");
+    if (result.result == "failed") result.ops.clear();
+    return protocol::HostResult{goal.action, from, goal.to, result.ops, {}};
+  }
+  return unknown("is still at it");
+}
+
 // One request and its conversation, timed, with a second connection if the first was lost while it
-// stood idle (a long build outlives some firewalls' patience).
+// stood idle (a long build outlives some firewalls' patience), or in the middle of an exchange.
 template <typename Talk>
-HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
+HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, Talk&& talk) {
   auto begin = std::chrono::steady_clock::now();
   HostReport row = row_for(session);
   if (!session.remote->alive()) {
-    session.transcript.push_back("the connection was lost; connects again");
-    auto again = look_at(session.host, session.number, run);
-    if (!again) {
+    if (auto again = connect_again(session, run); !again) {
       row.status = again.error().status;
       row.error = again.error().error;
       return row;
     }
-    std::uint64_t before = session.bytes_sent();
-    std::vector<std::string> transcript = std::move(session.transcript);
-    session = std::move(*again);
-    session.bytes_before += before;
-    session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
   }
   Result<protocol::HostResult> result = [&]() -> Result<protocol::HostResult> {
     // Whatever changes an environment names it, so it is known before.
@@ -223,23 +323,81 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
     }
     return talk();
   }();
+  if (!result && session.exchanging && !run.abort.stop_requested()) {
+    leave_others(session, run);
+    result = find_out(session, run, goal, result.error());
+    if (session.python) row.to = session.python->current;
+  }
   if (result) {
     take_result(row, *result);
   } else {
     row.status = HostStatus::kFailed;
     row.error = result.error();
-    if (run.abort.stop_requested()) row.error = {"interrupted; the host keeps what it had", ""};
+    if (run.abort.stop_requested()) {
+      row.error = session.exchanging
+                      ? Error{"interrupted while it exchanged the package, which it goes on with",
+                              "ask it what it has then: ds-install report"}
+                      : Error{"interrupted; the host keeps what it had", ""};
+    }
   }
   row.bytes_sent = session.bytes_sent();
   row.seconds = std::chrono::steady_clock::now() - begin;
   if (session.swarm != nullptr && row.status != HostStatus::kFailed) return row;
-  if (session.swarm != nullptr) session.swarm->leave(session.number);
-  if (distribute::AgentSources* sources = agent_sources_of(run)) {
-    // Others may be taking the agent from this host.
-    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
-  }
+  leave_others(session, run);
   session.hang_up();
   return row;
+}
+
+// Asks an agent what ds-facts would say there.
+Result<NodeFacts> ask_node(Session& session, const RunContext& run,
+                           const std::vector<std::string>& hints) {
+  auto asked = std::chrono::system_clock::now();
+  DSI_CHECK(session.agent->send(
+      "look", protocol::LookRequest{torch_folders_for(session, run, hints)}, run.stall_deadline()));
+  DSI_TRY(protocol::Message message,
+          hear(session, Deadline::after(run.options.stall_timeout + kLookTime), run));
+  if (message.type != "looked") {
+    return fail("the agent says \"{}\", which was not expected", message.type);
+  }
+  DSI_TRY(auto looked, protocol::body_as<protocol::Looked>(message));
+  if (looked.error.empty()) {
+    return read_answer(looked.facts, asked, std::chrono::system_clock::now());
+  }
+  NodeFacts unknown;
+  unknown.unknown_because = looked.error;
+  return unknown;
+}
+
+// One command on the host: the agent that is there greets, or the host says what it is. True if
+// session.node is known by it, or unknown for good: `facts` was sent, or there was no need to.
+Result<bool> greet(Session& session, const RunContext& run, const FactsProgram* facts,
+                   const std::vector<std::string>& hints) {
+  DSI_TRY(std::unique_ptr<Channel> channel,
+          session.remote->exec(
+              look_command(session.start, run.agent, facts, torch_folders_for(session, run, hints)),
+              run.stall_deadline()));
+  auto agent =
+      std::make_unique<AgentLink>(std::move(channel), session.start.nonce, run.agent.digest());
+  bool looked = false;
+  if (facts != nullptr) {
+    DSI_TRY(auto node,
+            agent->hear_facts(*facts, Deadline::after(run.options.stall_timeout + kLookTime)));
+    looked = node.has_value();
+    if (node) session.node = *std::move(node);
+  }
+  DSI_TRY(AgentLink::Greeting greeting, agent->greet(run.stall_deadline()));
+  session.facts = greeting.facts;
+  session.start.gzip = greeting.gzip;
+  session.transcript.push_back(
+      fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
+                  session.facts.kernel, session.facts.prefix,
+                  session.facts.current.empty() ? "none" : session.facts.current));
+  if (greeting.agent) {
+    session.agent = std::move(agent);
+  } else {
+    session.bytes_before += agent->bytes_sent();
+  }
+  return looked;
 }
 
 }  // namespace
@@ -253,6 +411,17 @@ std::string RunContext::number_to_name(std::int64_t number) const {
 void Session::hang_up() {
   agent.reset();
   remote.reset();
+}
+
+Peering peering_for(const RunContext& run, std::size_t hosts, bool local) {
+  const bool swarm = !local && run.options.topology != "star";
+  const std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
+  return {random_hex(32), swarm, swarm && hosts > 1,
+          // Checked where the options were read.
+          distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0)),
+          swarm && hosts > 1 ? std::make_unique<distribute::AgentSources>(
+                                   distribute::AgentSources::limits_for(hosts, wire_size))
+                             : nullptr};
 }
 
 tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
@@ -274,36 +443,33 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
   session.remote = std::move(*remote);
   session.transcript.push_back("connected");
   std::vector<std::string> hints = run.torch_hints ? run.torch_hints() : std::vector<std::string>();
-  auto channel = session.remote->exec(
-      look_command(session.start, run.agent, run.facts, torch_folders_for(session, run, hints)),
-      run.stall_deadline());
-  if (!channel) return failed(channel.error());
-  auto agent =
-      std::make_unique<AgentLink>(std::move(*channel), session.start.nonce, run.agent.digest());
-  if (run.facts != nullptr) {
-    // It gives a silent nvidia-smi five seconds, however little a user gives a connection.
-    auto node = agent->hear_facts(
-        *run.facts, Deadline::after(run.options.stall_timeout + std::chrono::seconds(6)));
+  // Where an agent is to look, ds-facts looks only if there is none and none can be brought.
+  auto greeted = greet(session, run, run.brings_agent ? nullptr : run.facts, hints);
+  if (!greeted) return failed(greeted.error());
+  if (run.facts == nullptr || *greeted) return session;
+  if (!session.agent && session.facts.arch == run.facts->arch) {
+    if (auto brought = bring(session, run, AgentPlace::kOwnFolder); !brought) {
+      session.transcript.push_back("no agent can look: " + brought.error().what);
+      session.agent.reset();
+      session.listening.reset();
+      session.start.gzip = false;  // Should it have been that.
+    }
+  }
+  if (session.agent) {
+    auto node = ask_node(session, run, hints);
     if (!node) return failed(node.error());
     session.node = *std::move(node);
+    return session;
   }
-  auto greeting = agent->greet(run.stall_deadline());
-  if (!greeting) return failed(greeting.error());
-  session.facts = greeting->facts;
-  session.transcript.push_back(
-      fmt::format("{} {} {}, prefix {}, release {}", session.facts.host_name, session.facts.arch,
-                  session.facts.kernel, session.facts.prefix,
-                  session.facts.current.empty() ? "none" : session.facts.current));
-  if (greeting->agent) {
-    session.agent = std::move(agent);
-  } else {
-    session.bytes_before += agent->bytes_sent();
-  }
+  session.start.nonce = random_hex(16);
+  greeted = greet(session, run, run.facts, hints);
+  if (!greeted) return failed(greeted.error());
   return session;
 }
 
 Result<void> ask_python(Session& session, const RunContext& run) {
-  DSI_CHECK(ensure_agent(session, run));
+  // One that came to look is enough.
+  if (!session.agent) DSI_CHECK(ensure_agent(session, run));
   protocol::PythonRequest request;
   request.python = overrides_of(run.options, session.host).python.value_or(run.options.python);
   request.package = run.package;
@@ -327,7 +493,8 @@ Result<void> ask_python(Session& session, const RunContext& run) {
 }
 
 HostReport deploy(Session& session, const Payload& payload, const RunContext& run) {
-  HostReport row = carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  const Goal goal{"installed", payload.id};
+  HostReport row = carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(listen(session, run));
     protocol::InstallRequest request;
@@ -359,18 +526,15 @@ HostReport report_on(Session& session, const RunContext& run) {
                  "install it with: ds-install -H HOSTFILE"};
     return row;
   }
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"reported", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
-    protocol::ReportRequest request{torch_folders_for(session, run),
-                                    static_cast<int>(run.options.probe_timeout.count()),
-                                    run.package, python_of(session)};
-    DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
-    return converse(session, 32, run);
+    return ask_report(session, run);
   });
 }
 
 HostReport roll_back(Session& session, const RunContext& run) {
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  Goal goal{"rolled-back", ""};
+  return carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     protocol::RollbackRequest request{run.run,
                                       run.by,
@@ -380,6 +544,8 @@ HostReport roll_back(Session& session, const RunContext& run) {
                                       run.package,
                                       python_of(session)};
     DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
+    session.exchanging = session.python.has_value();
+    if (session.python) goal.to = session.python->previous;
     return converse(session, 32, run);
   });
 }
@@ -391,12 +557,13 @@ HostReport uninstall(Session& session, const RunContext& run) {
     row.action = "uninstalled";
     return row;
   }
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"uninstalled", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send(
         "uninstall",
         protocol::UninstallRequest{run.run, run.by, 30, run.package, python_of(session)},
         run.stall_deadline()));
+    session.exchanging = session.python.has_value();
     return converse(session, 1, run);
   });
 }

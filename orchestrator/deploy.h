@@ -52,9 +52,12 @@ struct RunContext {
   std::string package = {};  // Normalised name of a Python package; empty: the run is about ops.
   std::vector<std::string> host_names = {};  // By their number in the run.
   const FactsProgram* facts = nullptr;       // If the hosts are to be looked at closely.
+  // Then by an agent that is brought to those without one, into a folder that goes with it: hosts
+  // pass an agent on, and ds-facts would leave here for each. Not for a mere question.
+  bool brings_agent = false;
   // Where this machine has libtorch, as `torch_folders`, for that look; may wait until it is known.
   std::function<std::vector<std::string>()> torch_hints = nullptr;
-  Peering* peering = nullptr;                      // Of an install.
+  Peering* peering = nullptr;                      // Of an install, and of a look before it.
   distribute::Distributor* distributor = nullptr;  // Of an install.
 
   // How long one piece may take, on either way.
@@ -68,6 +71,7 @@ struct Session {
   Host host;
   std::unique_ptr<RemoteHost> remote;
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
+  bool settled = true;               // The agent lies in the store, not in a folder of its own.
   AgentStart start;
   protocol::Facts facts;
   std::optional<protocol::PythonFacts> python;   // Of a run about a package, once it was asked.
@@ -76,6 +80,8 @@ struct Session {
   Deadline::Clock::time_point next_ping{};       // When it must hear of us again.
   distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
   std::uint64_t bytes_before = 0;                // Sent on channels that are closed.
+  // The host may be exchanging a package by now, and goes on with that whoever leaves.
+  bool exchanging = false;
   std::vector<std::string> transcript;
 
   // Ends the agent (it leaves at the end of its input) and the connection.
@@ -89,12 +95,17 @@ struct HostFailure {
   Error error;
 };
 
-// Connects and looks what the host is. Changes nothing there.
+// For so many hosts that are worked on at once, with a key of its own; `local`: this machine only.
+Peering peering_for(const RunContext& run, std::size_t hosts, bool local);
+
+// Connects and looks what the host is. Changes nothing there. A host whose agent was brought to
+// look may pass it on to others from then on.
 tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
                                            const RunContext& run);
 
-// Asks what the Python is that a package goes into. Brings the agent if the host has none; changes
-// nothing else. That the host has no such Python is an answer, and in the facts.
+// Asks what the Python is that a package goes into. Brings the agent into the store if there is
+// none to ask; changes nothing else. That the host has no such Python is an answer, and in the
+// facts.
 Result<void> ask_python(Session& session, const RunContext& run);
 
 // The four things that can be done. Each returns a whole row of the report, whatever happens; each

@@ -4,6 +4,7 @@
 // empty text or an empty optional, and never guessed: 0 is a number that was found. What is plain
 // says beside it when it counts.
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -128,6 +129,11 @@ struct NodeFacts {
 
 // Of the text that ds-facts prints.
 Result<NodeFacts> parse_node_facts(std::string_view json);
+
+// Of the text with which a host answered between these two times of our clock. What is malformed is
+// unknown, and says so.
+NodeFacts read_answer(std::string_view json, std::chrono::system_clock::time_point asked,
+                      std::chrono::system_clock::time_point answered);
 
 nlohmann::json to_json(const NodeFacts& facts);
 

@@ -5,8 +5,10 @@
 #include "orchestrator/agent/exchange.h"
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/install.h"
+#include "orchestrator/agent/look.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/python.h"
+#include "orchestrator/agent/settle.h"
 #include "orchestrator/agent/wire.h"
 #include "orchestrator/base/file.h"
 
@@ -47,6 +49,26 @@ bool answer_python(const Message& message, Wire& wire) {
     facts.error = request.error();
   }
   return wire.send("python", facts);
+}
+
+bool answer_look(const Message& message, const std::string& prefix, Wire& wire) {
+  auto request = protocol::body_as<protocol::LookRequest>(message);
+  protocol::Looked looked;
+  if (request) {
+    looked = look(*request, prefix);
+  } else {
+    looked.error = request.error().what;
+  }
+  return wire.send("looked", looked);
+}
+
+bool answer_settle(const std::string& prefix, const std::string& nonce, Wire& wire) {
+  protocol::Settled settled;
+  if (auto done = settle(prefix, nonce); !done) {
+    settled.error = done.error().what;
+    settled.help = done.error().help;
+  }
+  return wire.send("settled", settled);
 }
 
 HostResult failed(Error error, const std::string& prefix) {
@@ -92,8 +114,16 @@ int serve(const std::string& nonce, const std::string& given, int in, int out) {
       discarding = message->type == "file";
       continue;
     }
+    if (message && message->type == "look") {
+      if (!answer_look(*message, *prefix, wire)) return 1;
+      continue;
+    }
     if (message && message->type == "python") {
       if (!answer_python(*message, wire)) return 1;
+      continue;
+    }
+    if (message && message->type == "settle") {
+      if (!answer_settle(*prefix, nonce, wire)) return 1;
       continue;
     }
     Result<HostResult> result =
