@@ -15,6 +15,8 @@ function(_ds_quote out text)
   string(REPLACE "\"" "\\\"" text "${text}")
   string(REPLACE "\n" "\\n" text "${text}")
   string(REPLACE "\t" "\\t" text "${text}")
+  # In a list of rows it would part them.
+  string(REPLACE ";" "\\u003b" text "${text}")
   set(${out} "\"${text}\"" PARENT_SCOPE)
 endfunction()
 
@@ -191,7 +193,7 @@ function(_ds_check_requirements)
     set(uses_cuda TRUE)
     if(NOT DS_CUDA)
       _ds_unmet("has code for ${OP_DEVICES} only" "the build is without CUDA"
-                "ds-install: no host has a device; DS_ACCELERATOR=cuda builds it all the same. CMake: -DDS_CUDA=ON")
+                "with ds-install, where no host has a device, DS_ACCELERATOR=cuda builds it all the same; with CMake, -DDS_CUDA=ON")
     elseif(NOT DS_CUDA_FOUND)
       _ds_unmet("nvcc was not found (${DS_CUDA_WHY_NOT})" "it compiles the op's CUDA code"
                 "install CUDA's compiler, or name it: CUDACXX=/usr/local/cuda/bin/nvcc")
