@@ -6,6 +6,7 @@ set(_DS_OP_KEYS name description capability devices sources library requirements
 set(_DS_REQUIREMENT_KEYS torch headers libraries compute_capability)
 set(DS_KERNELS_DIR "${CMAKE_CURRENT_LIST_DIR}/..")
 get_filename_component(DS_KERNELS_DIR "${DS_KERNELS_DIR}" ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/DsCapabilities.cmake")
 
 # --- JSON -----------------------------------------------------------------------------------------
 
@@ -428,7 +429,7 @@ function(ds_add_ops)
         message(STATUS "op ${name} is not built: ${reason}; help: ${help}")
       endif()
     endif()
-    # No list: a text may have a semicolon.
+    # Not a list: a semicolon in a sentence would end an element.
     if(rows)
       string(APPEND rows ",\n")
     endif()
