@@ -15,8 +15,6 @@ function(_ds_quote out text)
   string(REPLACE "\"" "\\\"" text "${text}")
   string(REPLACE "\n" "\\n" text "${text}")
   string(REPLACE "\t" "\\t" text "${text}")
-  # In a list of rows it would part them.
-  string(REPLACE ";" "\\u003b" text "${text}")
   set(${out} "\"${text}\"" PARENT_SCOPE)
 endfunction()
 
