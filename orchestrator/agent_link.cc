@@ -1,5 +1,8 @@
 #include "orchestrator/agent_link.h"
 
+#include <archive.h>
+#include <archive_entry.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -57,6 +60,35 @@ protocol::Facts read_facts(const std::map<std::string, std::string>& rows) {
   return facts;
 }
 
+// By libarchive, which is here for bundles.
+Result<std::string> gzip(std::string_view data) {
+  std::string packed(data.size() + 4096, '\0');
+  std::size_t used = 0;
+  std::unique_ptr<archive, int (*)(archive*)> writer(::archive_write_new(), ::archive_write_free);
+  std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(::archive_entry_new(),
+                                                                 ::archive_entry_free);
+  if (!writer || !entry) return fail("no memory to compress the loader");
+  ::archive_entry_set_filetype(entry.get(), AE_IFREG);
+  bool done = ::archive_write_set_format_raw(writer.get()) == ARCHIVE_OK &&
+              ::archive_write_add_filter_gzip(writer.get()) == ARCHIVE_OK &&
+              ::archive_write_set_options(
+                  writer.get(), "gzip:compression-level=9,gzip:timestamp=") == ARCHIVE_OK &&
+              // No padding at the end.
+              ::archive_write_set_bytes_in_last_block(writer.get(), 1) == ARCHIVE_OK &&
+              ::archive_write_open_memory(writer.get(), packed.data(), packed.size(), &used) ==
+                  ARCHIVE_OK &&
+              ::archive_write_header(writer.get(), entry.get()) == ARCHIVE_OK &&
+              ::archive_write_data(writer.get(), data.data(), data.size()) ==
+                  static_cast<la_ssize_t>(data.size()) &&
+              ::archive_write_close(writer.get()) == ARCHIVE_OK;
+  if (!done) {
+    const char* why = ::archive_error_string(writer.get());
+    return fail("cannot compress the loader: {}", why != nullptr ? why : "libarchive says no more");
+  }
+  packed.resize(used);
+  return packed;
+}
+
 }  // namespace
 
 Result<AgentBinary> AgentBinary::load(const Files& files) {
@@ -71,6 +103,7 @@ Result<std::shared_ptr<const AgentBinary::Wire>> AgentBinary::wire() const {
       Wire read;
       DSI_TRY(read.loader, read_file(files_.loader));
       DSI_TRY(read.compressed, read_file(files_.compressed));
+      DSI_TRY(read.packed_loader, gzip(read.loader));
       wire = std::make_shared<const Wire>(std::move(read));
     }
     return wire;
@@ -95,31 +128,36 @@ Result<FactsProgram> FactsProgram::load(const std::filesystem::path& file) {
 
 namespace {
 
-// A file of one line that is no ELF is run by the shell itself, but not where programs may not run:
-// so a folder is tried before the program is asked for. A program of another architecture is never
-// tried: some shells would read it as a script.
-std::string look_for_facts(const AgentStart& start, const FactsProgram& facts,
-                           const std::vector<std::string>& torch_folders) {
+// Makes the folder $w, in which a program may run and which goes with this shell; $w stays empty
+// where there is none. A file of one line that is no ELF is run by the shell itself, but not where
+// programs may not run: so a folder is tried before anything is put there.
+std::string make_own_folder(const AgentStart& start) {
+  return fmt::format(
+      "w=; c() {{ test -z \"$w\" || rm -rf \"$w\"; w=; }}; trap c 0 1 2 13 15; "
+      "for d in \"$TMPDIR\" /tmp /dev/shm /var/tmp \"$XDG_RUNTIME_DIR\" \"$HOME\" /run; do "
+      "test -d \"$d\" || continue; w=\"$d/.ds-look-{0}\"; "
+      "mkdir -m 700 \"$w\" 2>/dev/null || {{ w=; continue; }}; "
+      "if (echo : >\"$w/x\" && chmod 700 \"$w/x\" && \"$w/x\") 2>/dev/null; then break; fi; "
+      "c; done; ",
+      start.nonce);
+}
+
+// A program of another architecture is never tried: some shells would read it as a script.
+std::string look_by_facts(const AgentStart& start, const FactsProgram& facts,
+                          const std::vector<std::string>& torch_folders) {
   std::string words = fmt::format("{} \"$p\"", start.nonce);
   for (const std::string& folder : torch_folders) {
     if (!folder.empty() && is_safe_prefix(folder)) words += fmt::format(" \"{}\"", folder);
   }
-  // What a full disk does not take is read all the same, or the agent would take it for a request.
-  return fmt::format(
-      "if test \"$(uname -m)\" != {4}; then echo; echo \"DSF1 {1} other\"; else "
-      "f=\"$p/store/{0}.x\"; w=; c() {{ test -z \"$w\" || rm -rf \"$w\"; w=; }}; "
-      "if test -x \"$f\" && \"$f\" >/dev/null 2>&1; then :; else f=; trap c 0 1 2 13 15; "
-      "for d in \"$TMPDIR\" /tmp /dev/shm /var/tmp \"$XDG_RUNTIME_DIR\" \"$HOME\" /run; do "
-      "test -d \"$d\" || continue; w=\"$d/.ds-facts-{1}\"; "
-      "mkdir -m 700 \"$w\" 2>/dev/null || {{ w=; continue; }}; "
-      "if (echo : >\"$w/x\" && chmod 700 \"$w/x\" && \"$w/x\") 2>/dev/null; "
-      "then f=\"$w/f\"; break; fi; c; done; "
-      "if test -n \"$f\"; then echo; echo \"DSF0 {1} need\"; "
-      "head -c {2} | {{ cat >\"$f\" || cat >/dev/null; }}; chmod 700 \"$f\"; fi; fi; "
-      "if test -z \"$f\"; then echo; echo \"DSF1 {1} none\"; "
-      "else \"$f\" {3} 2>/dev/null || {{ echo; echo \"DSF1 {1} failed\"; }}; fi; "
-      "c; trap - 0 1 2 13 15; fi; ",
-      facts.digest, start.nonce, facts.bytes.size(), words, facts.arch);
+  // What a full disk does not take is read all the same, lest it be taken for a request.
+  return fmt::format("if test \"$(uname -m)\" = {}; then ", facts.arch) + make_own_folder(start) +
+         fmt::format(
+             "if test -z \"$w\"; then echo; echo \"DSF1 {0} none\"; else "
+             "f=\"$w/f\"; echo; echo \"DSF0 {0} need\"; "
+             "head -c {1} | {{ cat >\"$f\" || cat >/dev/null; }}; chmod 700 \"$f\"; "
+             "\"$f\" {2} 2>/dev/null || {{ echo; echo \"DSF1 {0} failed\"; }}; fi; "
+             "c; trap - 0 1 2 13 15; else echo; echo \"DSF1 {0} other\"; fi; ",
+             start.nonce, facts.bytes.size(), words);
 }
 
 }  // namespace
@@ -130,35 +168,52 @@ std::string look_command(const AgentStart& start, const AgentBinary& agent,
   // mount broke there would be nobody left to say so.
   return through_login_shell(
       start, set_prefix(start) +
-                 (facts != nullptr ? look_for_facts(start, *facts, torch_folders) : std::string()) +
                  fmt::format("a=\"$p/store/{0}.x\"; "
                              "if test -x \"$a\" && \"$a\" --help >/dev/null 2>&1; "
-                             "then exec \"$a\" serve {1} \"$p\"; fi; "
-                             "echo; echo \"DSI0 {1}\"; "
+                             "then exec \"$a\" serve {1} \"$p\"; fi; ",
+                             agent.digest(), start.nonce) +
+                 (facts != nullptr ? look_by_facts(start, *facts, torch_folders) : std::string()) +
+                 fmt::format("echo; echo \"DSI0 {0}\"; "
                              "echo \"arch=$(uname -m)\"; echo \"kernel=$(uname -r)\"; "
                              "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
                              "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
                              "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
                              "if test -e \"$p/hold.json\"; then echo "
                              "\"hold=$(head -n 1 \"$p/hold.json\" 2>/dev/null || echo ?)\"; fi; "
-                             "echo end=",
-                             agent.digest(), start.nonce));
+                             "echo \"gzip=$(command -v gzip)\"; echo end=",
+                             start.nonce));
+}
+
+const std::string& loader_for(const AgentStart& start, const AgentBinary::Wire& wire) {
+  return start.gzip && !wire.packed_loader.empty() ? wire.packed_loader : wire.loader;
 }
 
 std::string bring_command(const AgentStart& start, const AgentBinary& agent,
-                          const AgentBinary::Wire& wire) {
+                          const AgentBinary::Wire& wire, AgentPlace place) {
+  const std::string& loader = loader_for(start, wire);
+  std::string take = fmt::format("head -c {}", loader.size());
+  if (&loader == &wire.packed_loader) take += " | gzip -dc";
+  const std::string load = fmt::format("\"$t\" load {} {} {} {} \"$p\" \"$w\"", agent.digest(),
+                                       agent.bytes().size(), wire.compressed.size(), start.nonce);
   // Tried without a word first: after `exec` of a file that a full disk or a noexec mount broke
-  // there would be nobody left to say so and to remove it. Its name is this run's own, because
-  // hosts may share the prefix; the loader removes it.
-  return through_login_shell(
-      start,
-      set_prefix(start) +
-          fmt::format("umask 022; mkdir -p \"$p/store\" || exit 90; "
-                      "t=\"$p/store/{1}.upload\"; x() {{ rm -f \"$t\"; exit $1; }}; "
-                      "head -c {2} >\"$t\" || x 91; chmod 755 \"$t\" || x 91; \"$t\" || x 92; "
-                      "exec \"$t\" load {0} {3} {4} {1} \"$p\"",
-                      agent.digest(), start.nonce, wire.loader.size(), agent.bytes().size(),
-                      wire.compressed.size()));
+  // there would be nobody left to say so and to remove it.
+  const std::string try_it = take +
+                             " >\"$t\" || x 91; chmod 755 \"$t\" || x 91; "
+                             "\"$t\" || x 92; ";
+  std::string script = set_prefix(start) + "umask 022; ";
+  if (place == AgentPlace::kOwnFolder) {
+    // This shell stays, and removes the folder when the agent has left, however it left.
+    script += make_own_folder(start) + "test -n \"$w\" || exit 93; t=\"$w/f\"; x() { exit $1; }; " +
+              try_it + load + "; exit $?";
+  } else {
+    // Its name is this run's own, because hosts may share the prefix; the loader removes it.
+    script += fmt::format(
+                  "w=\"$p/store\"; mkdir -p \"$w\" || exit 90; t=\"$w/{}.upload\"; "
+                  "x() {{ rm -f \"$t\"; exit $1; }}; ",
+                  start.nonce) +
+              try_it + "exec " + load;
+  }
+  return through_login_shell(start, script);
 }
 
 std::string request_from_head() {
@@ -241,7 +296,7 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
                     hello.version, protocol::kVersion);
       }
       // A file with the right name and other bytes: the caller brings the agent anew.
-      return Greeting{hello.agent == agent_digest_, hello.facts};
+      return Greeting{hello.agent == agent_digest_, hello.facts, false};
     }
     std::size_t at = noise_.find(without);
     if (at != std::string::npos && noise_.find("\nend=\n", at) != std::string::npos) {
@@ -254,13 +309,15 @@ Result<AgentLink::Greeting> AgentLink::greet(Deadline deadline) {
           rows.emplace(line.substr(0, equals), line.substr(equals + 1));
         }
       }
-      return Greeting{false, read_facts(rows)};
+      return Greeting{false, read_facts(rows), !rows["gzip"].empty()};
     }
     DSI_CHECK(read_noise(deadline));
   }
 }
 
-Result<NodeFacts> AgentLink::hear_facts(const FactsProgram& program, Deadline deadline) {
+Result<std::optional<NodeFacts>> AgentLink::hear_facts(const FactsProgram& program,
+                                                       Deadline deadline) {
+  const std::string agent = std::string(protocol::kGreeting) + nonce_ + "\n";
   const std::string need = "\nDSF0 " + nonce_ + " need\n";
   const std::string said = "\nDSF1 " + nonce_ + " ";
   using Clock = std::chrono::system_clock;
@@ -275,6 +332,7 @@ Result<NodeFacts> AgentLink::hear_facts(const FactsProgram& program, Deadline de
     std::size_t begin = at + said.size();
     std::size_t end = at == std::string::npos ? at : noise_.find('\n', begin);
     if (end == std::string::npos) {
+      if (at == std::string::npos && noise_.find(agent) != std::string::npos) return std::nullopt;
       DSI_CHECK(read_noise(deadline));
       continue;
     }
@@ -282,26 +340,17 @@ Result<NodeFacts> AgentLink::hear_facts(const FactsProgram& program, Deadline de
     std::string line = noise_.substr(begin, end - begin);
     // The newline stays: what comes next begins with it.
     noise_.erase(0, end);
-    NodeFacts facts;
+    NodeFacts unknown;
     if (line == "none") {
-      facts.unknown_because = "there is no folder in which a program may run";
+      unknown.unknown_because = "there is no folder in which a program may run";
     } else if (line == "other") {
-      facts.unknown_because = "ds-facts is for " + program.arch;
+      unknown.unknown_because = "ds-facts is for " + program.arch;
     } else if (line == "failed") {
-      facts.unknown_because = "ds-facts does not run there";
-    } else if (auto parsed = parse_node_facts(line)) {
-      facts = *std::move(parsed);
-      // Its clock stood there at some time between our question and its answer.
-      Clock::time_point there{
-          std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(facts.clock_ns))};
-      auto off = there > answered ? there - answered
-                 : there < asked  ? there - asked
-                                  : Clock::duration(0);
-      facts.clock_off_s = std::chrono::duration<double>(off).count();
+      unknown.unknown_because = "ds-facts does not run there";
     } else {
-      facts.unknown_because = parsed.error().what;
+      return read_answer(line, asked, answered);
     }
-    return facts;
+    return unknown;
   }
 }
 

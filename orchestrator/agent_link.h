@@ -32,6 +32,7 @@ class AgentBinary {
   struct Wire {
     std::string loader;
     std::string compressed;
+    std::string packed_loader = {};  // By gzip: two thirds of it.
   };
 
   AgentBinary(std::string digest, std::string bytes, Files files = {})
@@ -52,7 +53,7 @@ class AgentBinary {
       std::make_shared<Sync<std::shared_ptr<const Wire>>>();
 };
 
-// ds-facts, which looks at a host before anything is decided.
+// ds-facts, which looks at a host that has no agent to ask.
 struct FactsProgram {
   std::string digest;  // SHA-256
   std::string arch;    // That it is for, as uname has it.
@@ -65,6 +66,13 @@ struct AgentStart {
   std::string nonce;   // [0-9a-f]+, new for each host.
   std::string prefix;  // As the user said it; empty: the host's default.
   bool sudo = false;
+  bool gzip = false;  // The host has that program.
+};
+
+// Where an agent goes that is brought to a host.
+enum class AgentPlace {
+  kStore,      // <prefix>/store, where later runs find it.
+  kOwnFolder,  // A folder that goes with it: to look, before anything on the host is changed.
 };
 
 // True if `prefix` may stand in the commands below, which pass through any login shell.
@@ -73,19 +81,20 @@ bool is_safe_prefix(std::string_view prefix);
 // The command that starts the agent if the host has it, and else prints what the host is
 // (DSI0 <nonce>, then key=value lines) and changes nothing.
 //
-// With `facts` it first says what hear_facts() hears. The program is taken from the store of an
-// earlier release, or from standard input into a folder of its own that is removed again: the first
-// of several in which a program may run, because the prefix may be full or mounted noexec.
-// `torch_folders` are what is tried first; a path that the login shell could read wrongly is left
-// out.
+// With `facts` a host without an agent first says what hear_facts() hears. The program comes from
+// standard input into a folder of its own that is removed again: the first of several in which a
+// program may run, because the prefix may be full or mounted noexec. `torch_folders` are what is
+// tried first; a path that the login shell could read wrongly is left out.
 std::string look_command(const AgentStart& start, const AgentBinary& agent,
                          const FactsProgram* facts = nullptr,
                          const std::vector<std::string>& torch_folders = {});
 
+// What bring_command's loader comes as: what is to be written to its standard input.
+const std::string& loader_for(const AgentStart& start, const AgentBinary::Wire& wire);
 // The command that takes the loader from standard input and starts it; loader/main.c says what it
 // does and says. Nothing more may be sent before it is ready: the host's `head` may read ahead.
 std::string bring_command(const AgentStart& start, const AgentBinary& agent,
-                          const AgentBinary::Wire& wire);
+                          const AgentBinary::Wire& wire, AgentPlace place = AgentPlace::kStore);
 
 // What the loader can be asked for. The agent's compressed bytes follow the first.
 std::string request_from_head();
@@ -102,16 +111,18 @@ class AgentLink {
         agent_digest_(std::move(agent_digest)) {}
 
   struct Greeting {
-    bool agent = false;  // An agent speaks; otherwise only `facts` are known.
+    bool agent = false;  // An agent speaks; otherwise only the rest is known.
     protocol::Facts facts;
+    bool gzip = false;  // The host has that program; said only where no agent speaks.
   };
   // Skips whatever the login shell prints and reads what look_command answers, or what the agent
   // says once a loader has started it.
   Result<Greeting> greet(Deadline deadline);
 
-  // What ds-facts says, before greet(); sends it there if the host asks for it. Never an error for
-  // a host that answers and cannot be looked at: the facts then say why they are unknown.
-  Result<NodeFacts> hear_facts(const FactsProgram& program, Deadline deadline);
+  // What ds-facts says, before greet(); sends it there if the host asks for it. Nothing: there is
+  // an agent, which can be asked. Never an error for a host that answers and cannot be looked at:
+  // the facts then say why they are unknown.
+  Result<std::optional<NodeFacts>> hear_facts(const FactsProgram& program, Deadline deadline);
 
   struct LoaderWord {
     enum class Kind {

@@ -22,7 +22,7 @@ class Bringer {
       : bringing_(bringing), wire_(wire), agent_(agent) {}
 
   Result<AgentLink::Greeting> run(std::optional<AgentSources::Lease>& lease) {
-    send(wire_.loader);
+    send(loader_for(bringing_.start, wire_));
     DSI_TRY(AgentLink::LoaderWord word, agent_.hear_loader(patience()));
     std::vector<std::string> tried;
     while (word.kind != AgentLink::LoaderWord::Kind::kAgent) {
@@ -86,7 +86,7 @@ class Bringer {
 Result<Brought> bring_agent(const Bringing& bringing, std::uint64_t& sent_in_vain) {
   DSI_TRY(std::shared_ptr<const AgentBinary::Wire> wire, bringing.agent.wire());
   DSI_TRY(std::unique_ptr<Channel> channel,
-          bringing.remote.exec(bring_command(bringing.start, bringing.agent, *wire),
+          bringing.remote.exec(bring_command(bringing.start, bringing.agent, *wire, bringing.place),
                                Deadline::after(bringing.stall_timeout)));
   Brought brought;
   brought.agent = std::make_unique<AgentLink>(std::move(channel), bringing.start.nonce,

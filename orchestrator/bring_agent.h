@@ -30,6 +30,7 @@ struct Bringing {
   std::atomic<std::uint64_t>& bytes_sent;  // Of the whole run.
   std::vector<std::string>& transcript;
   distribute::RateLimit* limit = nullptr;  // Of what leaves this machine; null: none.
+  AgentPlace place = AgentPlace::kStore;
 };
 
 struct Brought {

@@ -18,6 +18,7 @@
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
 #include "orchestrator/elf.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/patch.h"
 
 namespace dsi {
@@ -245,8 +246,15 @@ Result<Payload> make_payload(const std::vector<ReleaseFile>& files, std::vector<
     DSI_TRY(ElfNeeds needs, read_elf_needs(content.at(library->sha256)));
     op.needs_symbols = std::move(needs.symbols);
     op.needs_libraries = std::move(needs.libraries);
+    op.isa_level = needs.isa_level;
+    DSI_TRY(op.compute_capabilities, read_compute_capabilities(content.at(library->sha256)));
   }
   manifest.ops = std::move(ops);
+  // A toolkit that no op has code from asks nothing of a host.
+  if (std::none_of(manifest.ops.begin(), manifest.ops.end(),
+                   [](const ManifestOp& op) { return !op.compute_capabilities.empty(); })) {
+    built_with.erase("cuda");
+  }
   manifest.packages = std::move(packages);
   manifest.built_with = std::move(built_with);
   std::string text = manifest.to_json();

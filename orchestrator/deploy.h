@@ -55,9 +55,12 @@ struct RunContext {
   std::stop_token drain = {};  // The first ^C: who still waits for something ends its wait.
   std::optional<Deadline::Clock::time_point> closes = {};  // The window: nothing waits longer.
   const FactsProgram* facts = nullptr;  // If the hosts are to be looked at closely.
+  // Then by an agent that is brought to those without one, into a folder that goes with it: hosts
+  // pass an agent on, and ds-facts would leave here for each. Not for a mere question.
+  bool brings_agent = false;
   // Where this machine has libtorch, as `torch_folders`, for that look; may wait until it is known.
   std::function<std::vector<std::string>()> torch_hints = nullptr;
-  Peering* peering = nullptr;                      // Of an install.
+  Peering* peering = nullptr;                      // Of an install, and of a look before it.
   distribute::Distributor* distributor = nullptr;  // Of an install.
 
   // How long one piece may take, on either way.
@@ -71,6 +74,7 @@ struct Session {
   Host host;
   std::unique_ptr<RemoteHost> remote;
   std::unique_ptr<AgentLink> agent;  // Null: the host has no agent (of this version) yet.
+  bool settled = true;               // The agent lies in the store, not in a folder of its own.
   AgentStart start;
   protocol::Facts facts;
   std::optional<protocol::PythonFacts> python;   // Of a run about a package, once it was asked.
@@ -92,12 +96,17 @@ struct HostFailure {
   Error error;
 };
 
-// Connects and looks what the host is. Changes nothing there.
+// For so many hosts that are worked on at once, with a key of its own; `local`: this machine only.
+Peering peering_for(const RunContext& run, std::size_t hosts, bool local);
+
+// Connects and looks what the host is. Changes nothing there. A host whose agent was brought to
+// look may pass it on to others from then on.
 tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId number,
                                            const RunContext& run);
 
-// Asks what the Python is that a package goes into. Brings the agent if the host has none; changes
-// nothing else. That the host has no such Python is an answer, and in the facts.
+// Asks what the Python is that a package goes into. Brings the agent into the store if there is
+// none to ask; changes nothing else. That the host has no such Python is an answer, and in the
+// facts.
 Result<void> ask_python(Session& session, const RunContext& run);
 
 // The five things that can be done. Each returns a whole row of the report, whatever happens; each

@@ -3,8 +3,12 @@
 #include <fcntl.h>
 #include <gelf.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "orchestrator/base/unique_fd.h"
@@ -38,6 +42,35 @@ void note_version(std::map<std::string, std::string>& symbols, std::string_view 
   if (version.find_first_not_of("0123456789.") != std::string_view::npos) return;
   std::string& highest = symbols[std::string(name.substr(0, at))];
   if (highest.empty() || version_less(highest, version)) highest = version;
+}
+
+// GNU_PROPERTY_X86_ISA_1_NEEDED of the x86-64 psABI: bit 0 is the baseline, bit 3 x86-64-v4.
+constexpr std::uint32_t kIsaNeeded = 0xc0008002;
+
+// Of a section .note.gnu.property: notes of name "GNU", each an array of type, size and value, the
+// values at multiples of 8.
+int isa_level_in(std::string_view section) {
+  auto word = [&](std::size_t at) {
+    std::uint32_t value = 0;
+    if (at + sizeof value <= section.size()) {
+      std::memcpy(&value, section.data() + at, sizeof value);
+    }
+    return value;
+  };
+  constexpr std::size_t kNote = 16;  // Sizes of name and value, type, "GNU" and its zero.
+  for (std::size_t note = 0; note + kNote <= section.size();) {
+    std::size_t end = std::min<std::size_t>(section.size(), note + kNote + word(note + 4));
+    std::size_t at = note + kNote;
+    while (at + 12 <= end) {
+      if (word(at) == kIsaNeeded && word(at + 4) == 4) {
+        int level = std::bit_width(word(at + 8) & 0xfu);
+        return level < 2 ? 0 : level;
+      }
+      at += 8 + (std::size_t{word(at + 4)} + 7) / 8 * 8;
+    }
+    note = (end + 7) / 8 * 8;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -93,6 +126,8 @@ Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path) {
   }
   ElfNeeds needs;
   needs.machine = machine_name(header.e_machine);
+  std::size_t names = 0;
+  elf_getshdrstrndx(elf.get(), &names);
   for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf.get(), section)) != nullptr;) {
     GElf_Shdr shape;
     if (gelf_getshdr(section, &shape) == nullptr) continue;
@@ -108,6 +143,11 @@ Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path) {
         if (gelf_getdyn(data, i, &entry) != nullptr && entry.d_tag == DT_NEEDED) {
           needs.libraries.push_back(name_at(entry.d_un.d_val));
         }
+      }
+    } else if (shape.sh_type == SHT_NOTE && header.e_machine == EM_X86_64) {
+      const char* name = elf_strptr(elf.get(), names, shape.sh_name);
+      if (name != nullptr && std::string_view(name) == ".note.gnu.property") {
+        needs.isa_level = isa_level_in({static_cast<const char*>(data->d_buf), data->d_size});
       }
     } else if (shape.sh_type == SHT_GNU_verneed) {
       GElf_Verneed need;

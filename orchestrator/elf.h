@@ -15,6 +15,10 @@ struct ElfNeeds {
   std::vector<std::string> libraries;  // DT_NEEDED, in the file's order.
   // Highest version of each symbol family: {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}.
   std::map<std::string, std::string> symbols;
+  // Level of x86-64 that all its code needs: 2 to 4, as its GNU property says (the linker's
+  // -z x86-64-v3). 0: none is said, so the lowest. The loader of glibc refuses such a file
+  // elsewhere.
+  int isa_level = 0;
 };
 
 Result<ElfNeeds> read_elf_needs(const std::filesystem::path& path);

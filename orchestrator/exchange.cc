@@ -60,21 +60,16 @@ Result<void> listen(Session& session, const RunContext& run) {
   return {};
 }
 
-namespace {
-
-// Says "ping" when it is time to. Only a host that listens needs to hear it.
-Result<void> ping_if_due(Session& session, const RunContext& run) {
+Result<void> ping_if_due(Session& session, Deadline deadline) {
   if (!session.listening || Deadline::Clock::now() < session.next_ping) return {};
   session.next_ping = Deadline::Clock::now() + protocol::kPingEvery;
-  return session.agent->send("ping", {}, run.stall_deadline());
+  return session.agent->send("ping", {}, deadline);
 }
-
-}  // namespace
 
 Result<protocol::Message> hear(Session& session, Deadline deadline, const RunContext& run) {
   if (!session.listening) return session.agent->receive(deadline);
   for (;;) {
-    DSI_CHECK(ping_if_due(session, run));
+    DSI_CHECK(ping_if_due(session, run.stall_deadline()));
     auto slice = std::min<std::chrono::milliseconds>(protocol::kPingEvery, deadline.left());
     DSI_TRY(auto message, session.agent->poll(-1, Deadline::after(slice)));
     if (message) return *std::move(message);
@@ -88,7 +83,7 @@ Result<protocol::Message> hear(Session& session, Deadline deadline, const RunCon
 void attend(Session& session, const RunContext& run, std::stop_token drain) {
   if (session.swarm == nullptr || !session.agent) return;
   while (!run.abort.stop_requested() && !run.distributor->complete(drain.stop_requested())) {
-    auto heard = ping_if_due(session, run).and_then([&] {
+    auto heard = ping_if_due(session, run.stall_deadline()).and_then([&] {
       return session.agent->poll(session.swarm->wake(session.number), Deadline::after(500ms));
     });
     if (!heard) {
@@ -111,7 +106,7 @@ Result<std::optional<protocol::HostResult>> exchange(Session& session, const pro
                        run.stall_deadline()));
   Deadline patience = run.stall_deadline();
   for (;;) {
-    DSI_CHECK(ping_if_due(session, run));
+    DSI_CHECK(ping_if_due(session, run.stall_deadline()));
     distribute::Step step = swarm->next(session.number);
     if (auto sent = take(agent, *swarm, step, run); !sent) {
       // An agent that cannot go on (no space left, say) gives its result and stops reading: that is

@@ -21,6 +21,9 @@ Result<void> listen(Session& session, const RunContext& run);
 Result<std::optional<protocol::HostResult>> exchange(Session& session, const protocol::Need& need,
                                                      const RunContext& run);
 
+// Says "ping" when it is time to. Only a host that listens needs to hear it.
+Result<void> ping_if_due(Session& session, Deadline deadline);
+
 // The agent's next message; tells it meanwhile that we are still there.
 Result<protocol::Message> hear(Session& session, Deadline deadline, const RunContext& run);
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "orchestrator/fatbin.h"
+
 namespace dsi {
 
 namespace {
@@ -59,12 +61,29 @@ FactValue gpu_capabilities(C c) {
 FactValue unserved(C c) {
   FactValue capabilities = gpu_capabilities(c);
   const auto* all = std::get_if<std::vector<std::string>>(&capabilities);
-  if (all == nullptr || c.build.compute_capabilities.empty()) return {};
+  if (all == nullptr) return {};
+  // Of one op, or of all that have code for devices.
   std::vector<std::string> left;
-  for (const std::string& one : *all) {
-    if (!serves(c.build.compute_capabilities, one)) left.push_back(one);
+  bool known = false;
+  for (const OpRequirements& op : c.build.ops) {
+    if ((c.op != nullptr && c.op != &op) || op.compute_capabilities.empty()) continue;
+    known = true;
+    for (const std::string& one : *all) {
+      if (!runs_on(op.compute_capabilities, one)) left.push_back(one);
+    }
   }
-  return list(left);
+  return known ? list(sorted_set(left)) : FactValue();
+}
+
+FactValue build_isa_level(C c) {
+  int level = 0;
+  for (const OpRequirements& op : c.build.ops) level = std::max(level, op.isa_level);
+  return number(static_cast<std::uint64_t>(level));
+}
+
+FactValue build_capabilities(C c) {
+  std::vector<std::string> all = compute_capabilities_of(c.build);
+  return all.empty() ? FactValue() : list(std::move(all));
 }
 
 FactValue missing_libraries(C c) {
@@ -253,9 +272,9 @@ const FactSpec kFacts[] = {
      READ(text(c.build.torch_cuda))},
     {"build.cuda", T::kVersion, U::kOther, "CUDA toolkit of the build", READ(text(c.build.cuda))},
     {"build.compute_capabilities", T::kList, U::kOther, "that there is code for",
-     READ(c.build.compute_capabilities.empty() ? FactValue() : list(c.build.compute_capabilities))},
-    {"build.isa_level", T::kNumber, U::kOther, "x86-64 level that the code needs",
-     READ(number(static_cast<std::uint64_t>(c.build.isa_level)))},
+     build_capabilities},
+    {"build.isa_level", T::kNumber, U::kOther,
+     "x86-64 level that some op needs; unknown: none says so", build_isa_level},
     {"build.bytes", T::kBytes, U::kOther, "that a first install takes",
      READ(number(c.build.bytes))},
     {"build.files", T::kNumber, U::kOther, "files of a first install", READ(number(c.build.files))},
@@ -271,6 +290,14 @@ const FactSpec kFacts[] = {
      READ(c.op ? list(c.op->libraries) : FactValue())},
     {"op.missing_libraries", T::kList, U::kOther, "those of them that the host does not have",
      missing_libraries},
+    {"op.compute_capabilities", T::kList, U::kOther, "that it has code for",
+     READ(c.op && !c.op->compute_capabilities.empty() ? list(c.op->compute_capabilities)
+                                                      : FactValue())},
+    {"op.unserved", T::kList, U::kOther,
+     "compute capabilities of the host's devices that it has no code for",
+     READ(c.op ? unserved(c) : FactValue())},
+    {"op.isa_level", T::kNumber, U::kOther, "x86-64 level that it needs; unknown: it does not say",
+     READ(c.op ? number(static_cast<std::uint64_t>(c.op->isa_level)) : FactValue())},
     {"op.devices", T::kList, U::kOther, "cpu, cuda",
      READ(c.op ? list(c.op->devices) : FactValue())},
 };

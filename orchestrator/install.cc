@@ -28,13 +28,13 @@
 #include "orchestrator/deploy.h"
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
-#include "orchestrator/elf.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/exchange.h"
 #include "orchestrator/history.h"
 #include "orchestrator/history_command.h"
 #include "orchestrator/hosts.h"
 #include "orchestrator/metrics.h"
+#include "orchestrator/package/intend.h"
 #include "orchestrator/package/payload.h"
 #include "orchestrator/parallel.h"
 #include "orchestrator/plan.h"
@@ -140,8 +140,7 @@ fs::path remembered_release(const World& world, const BuildRequest& request,
                             const std::string& sources, const AgentBinary& agent) {
   std::string names;
   for (const std::string& op : request.ops) names += op + ",";
-  std::string probe =
-      sha256_file(world.folders.probe).value_or("") + sha256_file(world.folders.facts).value_or("");
+  std::string probe = sha256_file(world.folders.probe).value_or("");
   return build_folder(world.folders.cache, request, sources) /
          ("release-" + sha256_hex(names + agent.digest() + probe + DSI_VERSION).substr(0, 16));
 }
@@ -152,8 +151,6 @@ Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
   files.push_back({"bin/ds-probe", world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
   files.push_back({"bin/ds-report", world.folders.agent, true});
-  // It lies in the store of the host from then on, where the next run's first look finds it.
-  files.push_back({"bin/ds-facts", world.folders.facts, true});
   std::vector<ManifestOp> ops;
   for (const BuiltOp& op : build.ops) {
     ManifestOp row;
@@ -278,25 +275,6 @@ tl::expected<Payload, RunError> build_package_payload(const Options& options, Wo
   return std::move(built.payload);
 }
 
-// What the hosts on which it can be installed are, for the build.
-PackageTargets targets_of(const Survey& survey, const Plan& plan) {
-  PackageTargets targets;
-  for (std::size_t i = 0; i < survey.rows.size(); ++i) {
-    const auto& python = survey.rows[i].python;
-    if (!python || plan.hosts[i].action == Action::kRefuse) continue;
-    targets.known = true;
-    targets.pythons.push_back(*python);
-    for (const std::string& capability : python->compute_capabilities) {
-      targets.compute_capabilities.push_back(capability);
-    }
-  }
-  std::sort(targets.compute_capabilities.begin(), targets.compute_capabilities.end(), version_less);
-  targets.compute_capabilities.erase(
-      std::unique(targets.compute_capabilities.begin(), targets.compute_capabilities.end()),
-      targets.compute_capabilities.end());
-  return targets;
-}
-
 // ---- what is intended, before the build
 
 Intention intend_to_install(const Options& options, const World& world, const Toolchain& toolchain,
@@ -324,43 +302,6 @@ Intention intend_to_install(const Options& options, const World& world, const To
   return intention;
 }
 
-// What is known of a package once it is built.
-void intend_package(Intention& intention, const Payload& payload) {
-  if (payload.manifest.packages.empty()) return;
-  const ManifestPackage& package = payload.manifest.packages.front();
-  intention.release = payload.id;
-  intention.package = package;
-  intention.ops.clear();
-  for (const ManifestModule& module : package.modules) intention.ops.push_back(module.op);
-  for (const ManifestFile& file : payload.manifest.files) {
-    if (file.path.starts_with("wheels/")) intention.package_bytes += file.size;
-  }
-}
-
-Intention intend_bundle(const Options& options, const Payload& payload) {
-  Intention intention;
-  intention.command = "install";
-  intention.release = payload.id;
-  intention.source = "bundle " + options.bundle.string();
-  intention.build = requirements_of(payload.manifest);
-  for (const ManifestOp& op : payload.manifest.ops) intention.ops.push_back(op.name);
-  intend_package(intention, payload);
-  return intention;
-}
-
-Intention intend_job(const PackageJob& job) {
-  Intention intention;
-  intention.command = "install";
-  intention.package = expected_package(job);
-  const std::string from = job.source.path.filename().string();
-  intention.source =
-      job.source.kind == SourceKind::kWheel
-          ? from
-          : fmt::format("{} from {}, built with Python {} and torch {}", job.name, from,
-                        job.python.version, job.python.torch.empty() ? "none" : job.python.torch);
-  return intention;
-}
-
 // ---- hosts
 
 // Ends what still serves others, side by side: a hundred farewells one by one take their time.
@@ -378,18 +319,9 @@ class Distribution {
       : wire_(payload, world.folders.cache / "wire"),
         content_(world.folders.cache / "content"),
         distributor_(payload, wire_, content_),
-        peering_{
-            random_hex(32), !local && run.options.topology != "star",
-            !local && run.options.topology != "star" && hosts > 1,
-            // Checked where the options were read.
-            distribute::RateLimit(distribute::parse_rate(run.options.rate_limit).value_or(0))} {
+        peering_(peering_for(run, hosts, local)) {
     run.distributor = &distributor_;
     run.peering = &peering_;
-    if (peering_.listen) {
-      std::size_t wire_size = run.agent.bytes().size() / 3;  // What LZMA makes of it, about.
-      peering_.agent_sources = std::make_unique<distribute::AgentSources>(
-          distribute::AgentSources::limits_for(hosts, wire_size));
-    }
     // Only later runs miss it.
     if (auto kept = content_.keep(payload); !kept) world.progress.warning(kept.error().what);
   }
@@ -537,6 +469,8 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
   run.targets = std::move(targets);
   run.host_names = names_of(hosts);
   if (looks) run.facts = &facts;
+  // A package must know the Python of each host, which only an agent finds out.
+  run.brings_agent = options.command == CommandKind::kInstall || (looks && !package.empty());
   // The same places, in the same order, as the agent will be told.
   run.torch_hints = [&]() -> std::vector<std::string> {
     if (!options.torch.empty() && !builds) return {options.torch.string()};
@@ -545,7 +479,10 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
     if (!found) return {};
     return {found->torch.library.string(), found->torch.prefix.string()};
   };
+  Peering looking = peering_for(run, hosts.hosts.size(), hosts.local);
+  if (run.brings_agent) run.peering = &looking;
   Survey survey = survey_hosts(hosts.hosts, run, world.progress, world.drain);
+  run.peering = nullptr;
   if (options.command == CommandKind::kSurvey) {
     options.json ? print_survey_json(world.out, survey.rows, rules, ignored)
                  : print_survey(world.out, survey.rows, rules, ignored);
@@ -569,7 +506,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
   } else if (builds) {
     intention = intend_to_install(options, world, toolchain, agent);
   } else {
-    intention = intend_bundle(options, *payload);
+    intention = intend_bundle(options.bundle, *payload);
   }
   intention.ignore_holds = options.ignore_holds;
   Plan plan = make_plan(intention, survey.rows, rules, ignored);

@@ -53,6 +53,9 @@ std::string Manifest::to_json() const {
                 {"devices", op.devices},
                 {"needs_symbols", op.needs_symbols},
                 {"needs_libraries", op.needs_libraries}};
+    // Only where there are some, as below.
+    if (!op.compute_capabilities.empty()) row["compute_capabilities"] = op.compute_capabilities;
+    if (op.isa_level != 0) row["isa_level"] = op.isa_level;
     if (!op.not_built.empty()) row["not_built"] = op.not_built;
     text["ops"].push_back(std::move(row));
   }
@@ -199,6 +202,11 @@ Result<Manifest> from_json(const json& text) {
     row.at("devices").get_to(op.devices);
     row.at("needs_symbols").get_to(op.needs_symbols);
     row.at("needs_libraries").get_to(op.needs_libraries);
+    op.compute_capabilities = row.value("compute_capabilities", std::vector<std::string>{});
+    op.isa_level = row.value("isa_level", 0);
+    if (op.isa_level < 0 || op.isa_level > 4) {
+      return fail("op {} has the level {}", op.name, op.isa_level);
+    }
     op.not_built = row.value("not_built", "");
     if (op.not_built.empty() && manifest.find(op.library) == nullptr) {
       return fail("the library {} of op {} is not among the files", op.library, op.name);

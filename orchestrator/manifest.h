@@ -31,6 +31,10 @@ struct ManifestOp {
   // Highest symbol versions its files need, read from the ELF: {"GLIBC": "2.34", "GLIBCXX": ...}.
   std::map<std::string, std::string> needs_symbols;
   std::vector<std::string> needs_libraries;  // DT_NEEDED, in the file's order.
+  // Read from its fatbins: "8.0", "9.0", "9.0a", "9.0+PTX". Empty: no device code, or not known.
+  std::vector<std::string> compute_capabilities;
+  // Level of x86-64 below which it does not load, read from the ELF: 2 to 4. 0: none is said.
+  int isa_level = 0;
   // Why it is not in the bundle (`--keep-going`); then `library` is empty.
   std::string not_built;
   friend bool operator==(const ManifestOp&, const ManifestOp&) = default;
@@ -42,8 +46,7 @@ struct ManifestModule {
   std::string op;    // "cpu_adam"; where the package knows no ops, the module's name.
   std::map<std::string, std::string> needs_symbols;  // As in ManifestOp.
   std::vector<std::string> needs_libraries;          // As in ManifestOp.
-  // Read from its fatbins: "8.0", "9.0", "9.0a", "9.0+PTX". Empty: no device code.
-  std::vector<std::string> compute_capabilities;
+  std::vector<std::string> compute_capabilities;     // As in ManifestOp.
   friend bool operator==(const ManifestModule&, const ManifestModule&) = default;
 };
 
@@ -71,7 +74,8 @@ struct Manifest {
   // Sorted by name, no two alike. A release has ops or packages, never both.
   std::vector<ManifestPackage> packages;
   // What the build saw, for people and for the checks on a node: "torch", "torch_cxx11_abi",
-  // "compiler", "cuda", "arch" (x86_64), "source", "ds_install", ...
+  // "torch_cuda" (that torch's; absent: it has none), "cuda" (the toolkit; absent: no op has code
+  // for devices), "compiler", "arch" (x86_64), "sources", "ds_install", ...
   std::map<std::string, std::string> built_with;
 
   // The canonical text: the same value gives the same bytes.

@@ -35,6 +35,26 @@ Result<NodeFacts> parse_node_facts(std::string_view text) {
   }
 }
 
+NodeFacts read_answer(std::string_view text, std::chrono::system_clock::time_point asked,
+                      std::chrono::system_clock::time_point answered) {
+  using Clock = std::chrono::system_clock;
+  auto parsed = parse_node_facts(text);
+  if (!parsed) {
+    NodeFacts unknown;
+    unknown.unknown_because = parsed.error().what;
+    return unknown;
+  }
+  NodeFacts facts = *std::move(parsed);
+  // Its clock stood there at some time between our question and its answer.
+  Clock::time_point there{
+      std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(facts.clock_ns))};
+  auto off = there > answered ? there - answered
+             : there < asked  ? there - asked
+                              : Clock::duration(0);
+  facts.clock_off_s = std::chrono::duration<double>(off).count();
+  return facts;
+}
+
 json to_json(const NodeFacts& facts) {
   if (!facts.known) return {{"known", false}, {"because", facts.unknown_because}};
   json all;

@@ -3,6 +3,7 @@
 // What a node is, as ds-facts (orchestrator/facts) says it. Whatever could not be found out is
 // empty, zero or false, and never guessed.
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -122,6 +123,11 @@ struct NodeFacts {
 
 // Of the text that ds-facts prints.
 Result<NodeFacts> parse_node_facts(std::string_view json);
+
+// Of the text with which a host answered between these two times of our clock. What is malformed is
+// unknown, and says so.
+NodeFacts read_answer(std::string_view json, std::chrono::system_clock::time_point asked,
+                      std::chrono::system_clock::time_point answered);
 
 nlohmann::json to_json(const NodeFacts& facts);
 

@@ -33,17 +33,17 @@ struct OpRequirements {
   std::string cxxabi;
   std::vector<std::string> libraries;  // That it is linked to.
   std::vector<std::string> devices;
+  std::vector<std::string> compute_capabilities;  // That it has code for; empty: none, or unknown.
+  int isa_level = 0;                              // Of x86-64 that it needs; 0: any, or unknown.
 };
 
 struct Requirements {
   std::string arch;  // "x86_64"
   std::string torch;
-  std::string torch_abi;                          // "cxx11", "old".
-  std::string torch_cuda;                         // That torch was compiled with.
-  std::string cuda;                               // Of the toolkit; empty: no code for devices.
-  std::vector<std::string> compute_capabilities;  // "8.0", "9.0+PTX"; empty: unknown or none.
-  int isa_level = 0;                              // Of x86-64 that the code needs; 0: any.
-  std::uint64_t bytes = 0;                        // Of a first install.
+  std::string torch_abi;    // "cxx11", "old".
+  std::string torch_cuda;   // That torch was compiled with; empty: without, or unknown.
+  std::string cuda;         // Of the toolkit; empty: no code for devices.
+  std::uint64_t bytes = 0;  // Of a first install.
   std::uint64_t files = 0;
   std::vector<OpRequirements> ops;  // Empty: it is not built yet.
 };
@@ -51,9 +51,7 @@ struct Requirements {
 // All that a manifest says about it.
 Requirements requirements_of(const Manifest& manifest);
 
-// True if code for `built` ("9.0", "8.0+PTX", "9.0a") runs on a device of this compute capability:
-// machine code within the same major version from its minor version on (9.0a on 9.0 only), PTX on
-// everything from there.
-bool serves(const std::vector<std::string>& built, std::string_view compute_capability);
+// What any of the ops has code for, each once.
+std::vector<std::string> compute_capabilities_of(const Requirements& build);
 
 }  // namespace dsi

@@ -70,6 +70,21 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
   if (auto python = read_file(prefix / "version.py")) {
     std::string exact = first_match(*python, R"re(__version__\s*=\s*['"]([^'"]+)['"])re");
     if (!exact.empty()) torch.version = exact;
+    // cuda: Optional[str] = '13.0', or None.
+    torch.cuda = first_match(*python, R"re((?:^|\n)cuda\b[^=\n]*=\s*['"]([\d.]+)['"])re");
+  } else if (auto build = read_file(prefix / "build-version")) {
+    // An unpacked libtorch: 2.11.0+cu130.
+    std::string exact = first_match(*build, R"(^\s*(\S+))");
+    if (exact.starts_with(torch.version)) torch.version = exact;
+  }
+  std::error_code error;
+  torch.has_cuda = fs::exists(torch.library / "libc10_cuda.so", error);
+  if (torch.has_cuda && torch.cuda.empty()) {
+    std::string digits = first_match(torch.version, R"(\+cu(\d{2,}))");
+    if (!digits.empty()) {
+      std::size_t minor = digits.size() - 1;
+      torch.cuda = fmt::format("{}.{}", digits.substr(0, minor), digits.substr(minor));
+    }
   }
   if (torch.version.empty()) {
     // 1.x has the numbers apart.
@@ -81,7 +96,6 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
   if (auto cmake = read_file(prefix / "share/cmake/Torch/TorchConfig.cmake")) {
     torch.cxx11_abi = first_match(*cmake, R"(_GLIBCXX_USE_CXX11_ABI=(\d))") != "0";
   }
-  std::error_code error;
   fs::path library = torch.library / "libtorch_cpu.so";
   torch.stamp = fmt::format("{} {}", fs::file_size(library, error),
                             fs::last_write_time(library, error).time_since_epoch().count());
@@ -89,9 +103,11 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
 }
 
 std::map<std::string, std::string> Toolchain::as_map() const {
-  return {{"arch", arch},           {"compiler", compiler},
-          {"cmake", cmake},         {"ninja", ninja},
-          {"torch", torch.version}, {"torch_cxx11_abi", torch.cxx11_abi ? "1" : "0"}};
+  std::map<std::string, std::string> all = {
+      {"arch", arch},   {"compiler", compiler},   {"cmake", cmake},
+      {"ninja", ninja}, {"torch", torch.version}, {"torch_cxx11_abi", torch.cxx11_abi ? "1" : "0"}};
+  if (!torch.cuda.empty()) all["torch_cuda"] = torch.cuda;
+  return all;
 }
 
 Result<Toolchain> find_toolchain(ProcessRunner& processes, const fs::path& torch_option,

@@ -17,6 +17,8 @@ struct Torch {
   std::filesystem::path library;  // The folder with libtorch_cpu.so.
   std::string version;            // "2.11.0+cu130"
   bool cxx11_abi = true;          // _GLIBCXX_USE_CXX11_ABI it was built with.
+  bool has_cuda = false;          // It was built with CUDA.
+  std::string cuda;               // With which: "13.0"; empty: without, or it does not say.
   std::string found_by;           // "--torch", "python3", "the system".
   std::string stamp;  // Size and time of libtorch_cpu.so: another one under the same version.
 };

@@ -123,8 +123,9 @@ function(_ds_read_op file)
   endif()
   _ds_get_strings(devices "${json}" "${file}" devices)
   foreach(device IN LISTS devices)
-    if(NOT device MATCHES "^(cpu|cuda)$")
-      _ds_broken("${file}" devices "\"${device}\" is no device; known are cpu, cuda")
+    if(NOT device IN_LIST DS_ACCELERATORS)
+      list(JOIN DS_ACCELERATORS ", " known)
+      _ds_broken("${file}" devices "\"${device}\" is no device; known are ${known}")
     endif()
   endforeach()
   string(JSON devices_json GET "${json}" devices)
@@ -189,7 +190,7 @@ function(_ds_check_requirements)
     set(uses_cuda TRUE)
     if(NOT DS_CUDA)
       _ds_unmet("has code for ${OP_DEVICES} only" "the build is without CUDA"
-                "configure with -DDS_CUDA=ON")
+                "ds-install: no host has a device; DS_ACCELERATOR=cuda builds it all the same. CMake: -DDS_CUDA=ON")
     elseif(NOT DS_CUDA_FOUND)
       _ds_unmet("nvcc was not found (${DS_CUDA_WHY_NOT})" "it compiles the op's CUDA code"
                 "install CUDA's compiler, or name it: CUDACXX=/usr/local/cuda/bin/nvcc")
@@ -433,6 +434,14 @@ function(ds_add_ops)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/ops.json" CONTENT "[\n@rows@\n]\n" @ONLY)
   set(DS_CONFIGURED_OPS "${configured}" PARENT_SCOPE)
   set(DS_CONFIGURED_CUDA_OPS "${configured_cuda}" PARENT_SCOPE)
+  # Of every op that there is: which of them are in a release is seen there.
+  set(described "")
+  foreach(name IN LISTS known)
+    _ds_read_op("${file_of_${name}}")
+    list(JOIN OP_DEVICES " " devices)
+    list(APPEND described "${name}|${OP_CAPABILITY}|ds_${name}|${devices}")
+  endforeach()
+  ds_write_capabilities("${CMAKE_CURRENT_BINARY_DIR}/include" "${described}")
 
   # What any number of ops share. Installed twice: by itself for the one that packs ops one by one,
   # and as part of all of them for a person.
@@ -441,11 +450,17 @@ function(ds_add_ops)
     if(component STREQUAL "ops")
       set(exclude "")
     endif()
-    install(FILES "${DS_KERNELS_DIR}/common/ds_op.h" "${DS_KERNELS_DIR}/common/ds_types.h"
+    install(FILES "${DS_KERNELS_DIR}/common/accelerator.h" "${DS_KERNELS_DIR}/common/capabilities.h"
+            "${DS_KERNELS_DIR}/common/ds_op.h" "${DS_KERNELS_DIR}/common/ds_types.h"
+            "${CMAKE_CURRENT_BINARY_DIR}/include/all_accelerators.h"
+            "${CMAKE_CURRENT_BINARY_DIR}/include/capability_names.h"
             DESTINATION include/ds COMPONENT ${component} ${exclude})
+    install(DIRECTORY "${DS_KERNELS_DIR}/common/accelerators"
+            DESTINATION include/ds COMPONENT ${component} ${exclude} FILES_MATCHING PATTERN "*.h")
     install(FILES "${DS_KERNELS_DIR}/python/ds_ops/__init__.py"
             DESTINATION python/ds_ops COMPONENT ${component} ${exclude})
-    install(DIRECTORY "${DS_KERNELS_DIR}/python/ds_ops/deepspeed"
+    install(DIRECTORY "${DS_KERNELS_DIR}/python/ds_ops/accelerators"
+            "${DS_KERNELS_DIR}/python/ds_ops/deepspeed"
             DESTINATION python/ds_ops COMPONENT ${component} ${exclude} FILES_MATCHING PATTERN "*.py"
             PATTERN "__pycache__" EXCLUDE)
   endforeach()

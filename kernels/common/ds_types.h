@@ -7,6 +7,10 @@ namespace ds {
 // How a tensor's elements are stored. Arithmetic is always in float.
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
+// What ranks exchange, and what becomes of it. Of f16 and bf16 the arithmetic is in float.
+enum class CommType : std::uint8_t { f32, f16, bf16, f64, i8, u8, i32, i64 };
+enum class CommReduction : std::uint8_t { sum, product, min, max };
+
 // Code paths of the CPU ops, each a superset of the one before. All give the same bits: no path
 // uses fused multiply-add, and rounding to 16 bits is to nearest even everywhere. So a job may
 // mix machines, and a wrong number is a bug, never "the other vector width".

@@ -219,11 +219,28 @@ class Install(Temporary):
         modules = sorted(f"python/{path}" for path in files(KERNELS / "python")
                          if path.endswith(".py"))
         self.assertIn("python/ds_ops/deepspeed/__init__.py", modules)
-        common = ["include/ds/ds_op.h", "include/ds/ds_types.h"] + modules
+        headers = [f"include/ds/{path}" for path in (
+            "accelerator.h", "accelerators/cpu.h", "accelerators/cuda.h", "all_accelerators.h",
+            "capabilities.h", "capability_names.h", "ds_op.h", "ds_types.h")]
+        common = headers + modules
         self.assertEqual(files(stage), common)
         stage = self.dir / "all"
         run(CMAKE, "--install", BUILD, "--prefix", stage, "--component", "ops", check=True)
         self.assertEqual(files(stage), sorted(everything + common))
+
+        # A program asks the release what works here, by the headers that it brought.
+        source = self.dir / "ask.cpp"
+        source.write_text("#include <ds/capabilities.h>\n#include <cstdio>\n"
+                          "int main() {\n"
+                          "  for (const auto& key : ds::capabilities()) std::puts(key.c_str());\n"
+                          "  return ds::supports(ds::capability::kCpuAdam) ? 0 : 1;\n}\n")
+        made = run(os.environ["DS_CXX"], "-std=c++17", "-Wall", "-Wextra", "-Werror",
+                   *os.environ["DS_CXX_FLAGS"].split(), f"-I{stage / 'include'}", source, "-ldl",
+                   "-pthread", f"-Wl,--disable-new-dtags,-rpath,{os.environ['DS_TORCH_LIB_DIR']}",
+                   "-o", self.dir / "ask")
+        self.assertEqual(made.returncode, 0, made.stdout)
+        asked = run("env", f"DS_OPS_PREFIX={stage}", self.dir / "ask")
+        self.assertEqual(asked.stdout.split(), [f"op.{op}" for op in sorted(ops)], asked.stdout)
 
         # The Python package finds them all, and says which one is missing.
         code = f"import sys; sys.path.insert(0, {str(stage / 'python')!r}); import ds_ops; " \

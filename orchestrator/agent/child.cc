@@ -1,6 +1,7 @@
 #include "orchestrator/agent/child.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -10,6 +11,8 @@
 
 #include <cerrno>
 #include <utility>
+
+#include "orchestrator/base/deadline.h"
 
 extern char** environ;
 
@@ -39,8 +42,8 @@ std::string name_of(std::string_view assignment) {
 
 // Only calls that are safe between fork and exec.
 [[noreturn]] void become(char** argv, char** environment, pid_t parent, int input, int out,
-                         int answer, unsigned long cpu_seconds, bool new_session) {
-  if (new_session) {
+                         int answer, const ChildSpec& spec) {
+  if (spec.new_session) {
     ::setsid();
   } else {
     ::setpgid(0, 0);
@@ -51,14 +54,18 @@ std::string name_of(std::string_view assignment) {
   ::signal(SIGPIPE, SIG_DFL);
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
-  if (cpu_seconds != 0) {
-    rlimit cpu{cpu_seconds, cpu_seconds + 1};
+  if (spec.cpu_seconds != 0) {
+    rlimit cpu{spec.cpu_seconds, spec.cpu_seconds + 1};
     ::setrlimit(RLIMIT_CPU, &cpu);
   }
   // The descriptors were made above 9, so none overwrites another.
   if (::dup2(input, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0 || ::dup2(answer, 3) < 0 ||
       ::chdir("/") != 0) {
     ::_exit(126);
+  }
+  if (spec.instead) {
+    spec.instead();
+    ::_exit(0);
   }
   ::execvpe(argv[0], argv, environment);
   ::_exit(127);
@@ -134,7 +141,7 @@ Result<Child> Child::start(const ChildSpec& spec) {
   if (pid < 0) return fail_errno(errno, "cannot start a process");
   if (pid == 0) {
     become(argv.data(), envp.data(), parent, input_high.get(), out_high.get(), answer_high.get(),
-           spec.cpu_seconds, spec.new_session);
+           spec);
   }
   // Both sides: whoever is first. EACCES after the exec means it is done. A session's first process
   // leads its group by itself, and may not lead one before.
@@ -171,6 +178,29 @@ std::optional<int> Child::ended() {
 
 void Child::kill_group() {
   if (group_ > 0) ::kill(-group_, SIGKILL);
+}
+
+Result<Ran> run_child(const ChildSpec& spec, std::chrono::seconds time) {
+  DSI_TRY(Child child, Child::start(spec));
+  Deadline deadline = Deadline::after(time);
+  Ran ran;
+  for (;;) {
+    pollfd fds[] = {{child.out_fd(), POLLIN, 0}, {child.output().answer_fd(), POLLIN, 0}};
+    ::poll(fds, 2, 20);
+    child.drain();
+    auto status = child.ended();
+    ran.timed_out = !status && deadline.passed();
+    if (!status && !ran.timed_out) continue;
+    child.drain();
+    ran.status = status.value_or(0);
+    ran.out = child.out();
+    ran.answer = child.output().answer();
+    return ran;
+  }
+}
+
+void Child::signal(int number) {
+  if (pid_ > 0) ::kill(pid_, number);
 }
 
 }  // namespace dsi::agent

@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +22,9 @@ struct ChildSpec {
   int input = -1;                        // Its standard input; -1: /dev/null.
   // A session of its own: no terminal, so that an interactive shell cannot stop for one.
   bool new_session = false;
+  // Called in the process instead of starting a program. It is the fork of one with threads: no
+  // libc that takes a lock, no memory that is given back. The answer's descriptor is 3.
+  std::function<void()> instead = nullptr;
 };
 
 // The agent's ends of the two pipes to a process that tries something, and what came through them.
@@ -43,8 +48,8 @@ class Output {
   std::string answers_;
 };
 
-// The folder is /, no core is written, the folder is /, no core is written, and the group dies with
-// the agent. Not to be moved while it runs anything: it kills the group when it goes.
+// The folder is /, no core is written, and the group dies with the agent. Not to be moved while it
+// runs anything: it kills the group when it goes.
 class Child {
  public:
   static Result<Child> start(const ChildSpec& spec);
@@ -60,6 +65,7 @@ class Child {
   // waitpid's status, once it has ended. Does not wait.
   std::optional<int> ended();
   void kill_group();
+  void signal(int number);  // To the process alone.
 
  private:
   Child() = default;
@@ -67,5 +73,14 @@ class Child {
   pid_t group_ = -1;
   Output output_;
 };
+
+// What came of a program that was run to its end.
+struct Ran {
+  bool timed_out = false;  // It was killed.
+  int status = 0;          // waitpid's.
+  std::string out;         // The last 4 KiB of standard output and error.
+  std::string answer;      // What came by descriptor 3.
+};
+Result<Ran> run_child(const ChildSpec& spec, std::chrono::seconds time);
 
 }  // namespace dsi::agent

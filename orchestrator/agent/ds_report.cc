@@ -86,9 +86,10 @@ std::string dots(std::size_t used, std::size_t columns) {
 std::string shm_size() {
   struct statvfs status {};
   if (::statvfs("/dev/shm", &status) != 0) return "not mounted";
-  double gib = static_cast<double>(status.f_blocks) * static_cast<double>(status.f_frsize) /
-               (1024.0 * 1024.0 * 1024.0);
-  return fmt::format("{:.2f} GB", gib);
+  // Hundredths of a GiB, rounded.
+  const std::uint64_t bytes = std::uint64_t{status.f_blocks} * status.f_frsize;
+  const std::uint64_t size = (bytes / 1024 * 100 + (1u << 19)) >> 20;
+  return fmt::format("{}.{:02} GB", size / 100, size % 100);
 }
 
 // Text from a manifest or a loader goes to a terminal: no control character does.

@@ -115,6 +115,7 @@ class Exchange::Loop {
   Moment now_ = Clock::now();
 
   protocol::FrameReader reader_;
+  Frame frame_;  // Keeps its memory: musl maps every block of a chunk's size anew.
   std::size_t head_slot_ = 0;
   SwarmState state_;
   Upstream upstream_{state_};
@@ -213,15 +214,14 @@ void Exchange::Loop::run_commands() {
 // ---- What the head says
 
 void Exchange::Loop::read_head() {
-  Frame frame;
   for (;;) {
-    auto whole = reader_.next(frame);
+    auto whole = reader_.next(frame_);
     if (!whole) {
       wire_.deliver_error(whole.error());
       return end({"the head's stream is out of step", {}});
     }
     if (!*whole) return;
-    if (!obey(frame)) wire_.deliver(std::move(frame));
+    if (!obey(frame_)) wire_.deliver(std::move(frame_));
   }
 }
 
@@ -463,7 +463,8 @@ void Exchange::Loop::run() {
     }
     // What the main flow has not taken yet is not read, and no sign of silence.
     if (wire_.is_full()) heard_head_ = now_;
-    if (!ended_ && now_ - heard_head_ > protocol::kHeadSilence) {
+    // A head that serves nobody from here has nothing to say until it wants something.
+    if (!ended_ && state_.key && now_ - heard_head_ > protocol::kHeadSilence) {
       lose_head("the head has not been heard of for too long");
     }
     downstream_.serve(now_);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ constexpr std::chrono::seconds kSign{10};
 constexpr std::chrono::milliseconds kLook{100};
 // For what has no limit of its own: unpacking, digests, moves.
 constexpr std::chrono::seconds kOwnTime{900};
-// For what is done after the head has left: putting back.
+// For what is done when a run is to end: putting back.
 constexpr std::chrono::seconds kPutBackTime{120};
 constexpr char kEnvironments[] = "env-";
 
@@ -41,11 +42,15 @@ struct Answer {
 };
 
 // One run of bin/ds-package. `decide` is asked once, with the rows, whether to go on to the switch;
-// without it there is nothing to ask. Until then a head that leaves ends the run.
+// without it there is nothing to ask. Until then a head that leaves ends the run; from then on it
+// goes on to its end, which is what is reported: a run that takes too long is cancelled, and
+// whether that came too late is the program's to say.
 class PackageRun {
  public:
-  PackageRun(Wire& wire, std::function<Result<void>()> decide)
-      : wire_(wire), decide_(std::move(decide)) {}
+  // `switch_time`: from the decision to the end.
+  PackageRun(Wire& wire, std::function<Result<void>()> decide,
+             std::chrono::seconds switch_time = kOwnTime)
+      : wire_(wire), decide_(std::move(decide)), switch_time_(switch_time) {}
 
   Answer& answer() { return answer_; }
 
@@ -57,12 +62,16 @@ class PackageRun {
     go_ = UniqueFd(ends[1]);
     ChildSpec spec;
     spec.argv = {python, "-I", "-B", program};
-    if (decide_) words.emplace_back("--ask");
+    if (decide_) {
+      words.emplace_back("--ask");
+    } else {
+      go_.reset();
+    }
     spec.argv.insert(spec.argv.end(), words.begin(), words.end());
     spec.input = input.get();
     DSI_TRY(Child child, Child::start(spec));
     input.reset();
-    Deadline deadline = Deadline::after(time);
+    limit(time);
     Deadline sign = Deadline::after(kSign);
     for (;;) {
       pollfd fds[] = {{child.out_fd(), POLLIN, 0}, {child.output().answer_fd(), POLLIN, 0}};
@@ -76,20 +85,44 @@ class PackageRun {
         wire_.send("stage", {{"stage", "installing"}});
         sign = Deadline::after(kSign);
       }
-      if (go_ && wire_.head_left()) give_up(fail("the head left before the switch"), deadline);
-      if (!deadline.passed()) continue;
-      if (gave_up_) return tl::unexpected<Error>(*refusal_);
-      give_up(fail("{} did not end within {} s", kPackageProgram, time.count()), deadline);
+      if (go_ && wire_.head_left()) {
+        refusal_ = Error{"the head left before the switch", ""};
+        stop(child);
+      }
+      if (!deadline_.passed()) continue;
+      if (!refusal_) {
+        refusal_ =
+            Error{fmt::format("{} did not end within {} s", kPackageProgram, limit_.count()), ""};
+      }
+      if (stop(child)) continue;
+      return fail_with_help(
+          fmt::format("{}, and cannot be stopped: it is not known whether the environment has the "
+                      "old or the new",
+                      refusal_->what),
+          "look for a disk or a file system that does not answer, then run it again: what is half "
+          "done is put back first");
     }
   }
 
  private:
-  // The end of its input makes it put back what it has changed, and end.
-  void give_up(tl::unexpected<Error> why, Deadline& deadline) {
-    if (!refusal_) refusal_ = std::move(why.value());
-    go_.reset();
-    gave_up_ = true;
-    deadline = Deadline::after(kPutBackTime);
+  void limit(std::chrono::seconds time) {
+    limit_ = time;
+    deadline_ = Deadline::after(time);
+  }
+
+  // Until the decision the end of its input makes it put back what it has changed, and end. After
+  // that, or if that does not help, it is told to kill what works for it. False: it was.
+  bool stop(Child& child) {
+    if (go_) {
+      go_.reset();
+    } else if (!cancelled_) {
+      child.signal(SIGUSR1);
+      cancelled_ = true;
+    } else {
+      return false;
+    }
+    deadline_ = Deadline::after(kPutBackTime);
+    return true;
   }
 
   void read(const std::string& all) {
@@ -130,15 +163,21 @@ class PackageRun {
       refusal_ = decision.error();
     } else if (::write(go_.get(), "y", 1) != 1) {
       refusal_ = Error{fmt::format("{} ended before the switch", kPackageProgram), ""};
+    } else {
+      limit(switch_time_);
     }
     go_.reset();
   }
 
   Result<void> verdict(int status, const std::string& out) const {
+    // What was done is done, whatever was asked for meanwhile.
+    if (!answer_.last.empty() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
     // What the refusal was is better than that its consequence was an error.
+    if (refusal_ && cancelled_ && error_) {
+      return fail_with_help(fmt::format("{}; {}", refusal_->what, error_->what), error_->help);
+    }
     if (refusal_) return tl::unexpected<Error>(*refusal_);
     if (error_) return tl::unexpected<Error>(*error_);
-    if (!answer_.last.empty() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
     std::string said = out.substr(0, out.find_last_not_of("\r\n ") + 1);
     said = said.substr(said.find_last_of('\n') + 1);
     return fail_with_help(
@@ -152,11 +191,14 @@ class PackageRun {
 
   Wire& wire_;
   std::function<Result<void>()> decide_;
-  UniqueFd go_;
+  std::chrono::seconds switch_time_;
+  std::chrono::seconds limit_{0};
+  Deadline deadline_ = Deadline::after(kOwnTime);
+  UniqueFd go_;  // Open: it has not been decided.
   Answer answer_;
   std::optional<Error> error_;
   std::optional<Error> refusal_;
-  bool gave_up_ = false;
+  bool cancelled_ = false;
   std::size_t seen_ = 0;
 };
 
@@ -178,10 +220,15 @@ Result<void> check_writable(const protocol::PythonFacts& facts) {
                         "there (-s installs with sudo)");
 }
 
-// The copy of bin/ds-package that the last install left beside its journal.
-Result<std::string> program_of(const Environment& environment, const std::string& package) {
+// The copy of bin/ds-package that the last install left beside its state; empty: there is none.
+std::string own_program(const Environment& environment) {
   std::string program = environment.state + "/ds-package";
-  if (::access(program.c_str(), R_OK) == 0) return program;
+  return ::access(program.c_str(), R_OK) == 0 ? program : "";
+}
+
+Result<std::string> program_of(const Environment& environment, const std::string& package) {
+  std::string program = own_program(environment);
+  if (!program.empty()) return program;
   const protocol::PythonFacts& facts = environment.facts;
   if (facts.current.empty()) {
     return fail_with_help(fmt::format("{} is not installed in {}", package, facts.prefix),
@@ -261,12 +308,15 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
     }
     if (request.drop_in) words.emplace_back("--drop-in");
     PackageRun* asked = nullptr;
-    PackageRun run(wire, [&]() -> Result<void> {
-      result.ops = asked->answer().rows;
-      if (request.strict) DSI_CHECK(check_strict(result.ops));
-      if (wire.head_left()) return fail("the head left before the switch");
-      return {};
-    });
+    PackageRun run(
+        wire,
+        [&]() -> Result<void> {
+          result.ops = asked->answer().rows;
+          if (request.strict) DSI_CHECK(check_strict(result.ops));
+          if (wire.head_left()) return fail("the head left before the switch");
+          return {};
+        },
+        std::chrono::seconds(request.switch_timeout_s));
     asked = &run;
     DSI_CHECK(run.run(facts.executable, release + "/" + kPackageProgram, std::move(words),
                       kOwnTime + std::chrono::seconds(request.pip_timeout_s)));
@@ -343,7 +393,8 @@ Result<void> uninstall_package(const std::string& base, const protocol::Uninstal
   const protocol::PythonFacts& facts = environment.facts;
   result.from = result.to = facts.current;
   std::string path = environment_prefix(base, environment.facts);
-  if (!facts.current.empty() || facts.interrupted) {
+  // Without a package there may still be what an uninstall that was cut off has left.
+  if (!facts.current.empty() || !own_program(environment).empty()) {
     DSI_TRY(std::string program, program_of(environment, request.package));
     DSI_CHECK(check_writable(facts));
     DSI_CHECK(respect_hold(path, request.care, result));

@@ -1,6 +1,5 @@
 #include "orchestrator/agent/probes.h"
 
-#include <cxxabi.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/random.h>
@@ -12,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
-#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -43,13 +41,6 @@ std::string make_nonce() {
 int processors() {
   cpu_set_t set;
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
-std::string demangled(const std::string& symbol) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
-  return status == 0 && name ? std::string(name.get()) : symbol;
 }
 
 // Those that end a process by what a library does. Not every libc knows sigabbrev_np, and strsignal
@@ -86,6 +77,7 @@ struct Answer {
   bool loading = false;
   bool testing = false;
   std::optional<std::string> refused;
+  std::string symbol;
   std::optional<std::string> no_test;
   std::optional<int> code;
   std::string detail;
@@ -109,6 +101,7 @@ Answer read_answer(const std::string& text, const std::string& nonce) {
     if (step == "load") answer.loading = true;
     if (step == "test") answer.testing = true;
     if (step == "refused") answer.refused = value;
+    if (step == "symbol") answer.symbol = value;
     if (step == "no-test") answer.no_test = value;
     if (step == "file") answer.files.push_back(value);
     if (step == "end") answer.all_files = true;
@@ -132,7 +125,7 @@ OpRow with(OpRow row, std::string status, std::string detail) {
 OpRow judge(OpRow row, const ManifestOp& op, const Answer& answer, const Output& output,
             std::optional<int> status, std::chrono::seconds timeout, const Torch& torch) {
   if (answer.refused) {
-    Verdict verdict = explain_loader(*answer.refused, file_name(op.library));
+    Verdict verdict = explain_loader(*answer.refused, file_name(op.library), answer.symbol);
     // Symbols that torch does not have are the mark of another torch than the one built against.
     if (verdict.status == "incompatible" && !torch.folder.empty()) {
       verdict.detail += fmt::format(" (this node's torch: {}{}{})", torch.version,
@@ -208,15 +201,15 @@ std::optional<Verdict> decided(const ManifestOp& op, const Manifest& manifest,
 
 }  // namespace
 
-Verdict explain_loader(std::string_view text, std::string_view library) {
+Verdict explain_loader(std::string_view text, std::string_view library, std::string_view symbol) {
   auto has = [&](std::string_view part) { return text.find(part) != std::string_view::npos; };
   std::string_view subject = text.substr(0, text.find(": "));
   constexpr std::string_view kUndefined = "undefined symbol: ";
   if (std::size_t at = text.find(kUndefined); at != std::string_view::npos) {
-    std::string_view symbol = text.substr(at + kUndefined.size());
-    symbol = symbol.substr(0, symbol.find_first_of(", "));
+    std::string_view name = text.substr(at + kUndefined.size());
+    name = name.substr(0, name.find_first_of(", "));
     return {"incompatible", fmt::format("{} needs the symbol {}, which no library here has",
-                                        file_name(subject), demangled(std::string(symbol)))};
+                                        file_name(subject), symbol.empty() ? name : symbol)};
   }
   constexpr std::string_view kVersion = "version `";
   if (std::size_t at = text.find(kVersion); at != std::string_view::npos && has("not found")) {

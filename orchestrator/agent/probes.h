@@ -38,11 +38,13 @@ std::vector<Probed> probe_ops(const std::string& folder, const Manifest& manifes
                               std::chrono::seconds timeout,
                               const std::vector<protocol::OpRow>& known = {});
 
-// What a dlopen error means: the row's status and a detail for people.
+// What a dlopen error means: the row's status and a detail for people. `symbol`: what the C++ name
+// in it stands for, if that is known.
 struct Verdict {
   std::string status;
   std::string detail;
 };
-Verdict explain_loader(std::string_view dlerror_text, std::string_view library);
+Verdict explain_loader(std::string_view dlerror_text, std::string_view library,
+                       std::string_view symbol);
 
 }  // namespace dsi::agent

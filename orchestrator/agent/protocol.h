@@ -17,8 +17,12 @@
 // clang-format off
 //   agent                                     head
 //   hello {agent, facts}                    →
+//                                           ←   look {torch_folders}              (before an install)
+//   looked {facts}                          →
 //                                           ←   python {python, package}          (only for a package)
 //   python {executable, version, ...}       →
+//                                           ←   settle {}                         (if it lies in a folder of its own)
+//   settled {}                              →
 //                                           ←   install {run, manifest, strict, ...}
 //   need {digests, bytes}                   →      (this and the next only if something is to be sent)
 //                                           ←   file {digest, size, wire_size}, D, D, ... for each need
@@ -49,17 +53,19 @@
 //                                           ←   dismiss {}                        (nobody needs this node any more)
 // clang-format on
 //
-// From "listen" on the head says "ping" every few seconds, whatever else it says: a head that has
-// not been heard of for kHeadSilence is gone, even if no packet ever says so.
+// From "listen" to "dismiss" the head says "ping" every few seconds, whatever else it says: a head
+// that has not been heard of for kHeadSilence is gone, even if no packet ever says so.
 //
 // A node serves others from "joined" to "dismiss", also while it stages, probes and switches, and
-// after its result. All its ports close with "dismiss" or with the end of its standard input.
+// after its result. All its ports close with "dismiss" or with the end of its standard input. After
+// "dismiss" the head may be silent, and may say "listen" again.
 //
 // "report", "rollback", "uninstall" and "hold" are answered with "stage" and "result". After a
 // result the agent waits for the next request; end of file on its standard input makes it clean up
 // and leave, before the switch without switching: a head keeps the stream open until it has its
-// result. The agent changes nothing on the node before it is told to: a plan only reads "hello" and
-// "python".
+// result. The agent changes nothing on the node before it is told to: "look" and "python" only
+// read. An agent that was brought to look lies in a folder of its own, which goes with it; "settle"
+// puts it into the store, before whatever changes the prefix.
 //
 // A release with packages goes into a Python environment. The requests then carry the interpreter
 // (`python`, PythonFacts::executable); everything else is the same, and an op's row is what a
@@ -77,7 +83,7 @@
 
 namespace dsi::protocol {
 
-inline constexpr int kVersion = 3;
+inline constexpr int kVersion = 4;
 inline constexpr char kGreeting[] = "DSI1 ";  // Followed by the nonce and a newline.
 inline constexpr std::size_t kMaxJsonFrame = 64u << 20;
 inline constexpr std::size_t kMaxDataFrame = 256u << 10;
@@ -104,6 +110,21 @@ struct Hello {
   int version = 0;
   std::string agent;  // SHA-256 of the agent's own file.
   Facts facts;
+};
+
+// What is this node? Changes nothing on it.
+struct LookRequest {
+  std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
+};
+
+struct Looked {
+  std::string facts;  // What ds-facts would print: one JSON object, see orchestrator/node_facts.h.
+  std::string error;  // Why there is none.
+};
+
+struct Settled {
+  std::string error;  // Empty: the agent is in the store.
+  std::string help;
 };
 
 // Which Python is there, and what can be installed into it? Changes nothing on the node.
@@ -177,6 +198,7 @@ struct InstallRequest {
   std::string python;    // PythonFacts::executable.
   bool drop_in = false;  // Put the release's op modules into the package, under its names.
   int pip_timeout_s = 600;
+  int switch_timeout_s = 900;  // From the decision that it shall be done to its end.
   Care care{};
 };
 
@@ -324,6 +346,9 @@ struct HostResult {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Facts, host_name, arch, kernel, cpu_level, user, root, prefix,
                                    current, previous, free_bytes, held)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, agent, facts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LookRequest, torch_folders)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Looked, facts, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Settled, error, help)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PythonRequest, python, package)
 void to_json(nlohmann::json& j, const PythonFacts& facts);
 void from_json(const nlohmann::json& j, PythonFacts& facts);
@@ -331,7 +356,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Care, busy, busy_limit_s, ignore_holds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BusyProcess, pid, user, command, release)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
                                    probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s,
-                                   care)
+                                   switch_timeout_s, care)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
                                    lock_timeout_s, package, python, care, to)

@@ -1,6 +1,5 @@
 #include "orchestrator/agent/python.h"
 
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,32 +27,6 @@ constexpr std::chrono::seconds kFactsTime{60};
 constexpr char kMark[] = "ds-python-is:";
 constexpr char kNameOne[] =
     "name the interpreter with --python, or for one host in the configuration";
-
-struct Ran {
-  bool timed_out = false;
-  int status = 0;
-  std::string out;     // The last 4 KiB of standard output and error.
-  std::string answer;  // What came by descriptor 3.
-};
-
-Result<Ran> run(const ChildSpec& spec, std::chrono::seconds time) {
-  DSI_TRY(Child child, Child::start(spec));
-  Deadline deadline = Deadline::after(time);
-  Ran ran;
-  for (;;) {
-    pollfd fds[] = {{child.out_fd(), POLLIN, 0}, {child.output().answer_fd(), POLLIN, 0}};
-    ::poll(fds, 2, 20);
-    child.drain();
-    auto status = child.ended();
-    ran.timed_out = !status && deadline.passed();
-    if (!status && !ran.timed_out) continue;
-    child.drain();
-    ran.status = status.value_or(0);
-    ran.out = child.out();
-    ran.answer = child.output().answer();
-    return ran;
-  }
-}
 
 std::string last_line(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
@@ -101,7 +74,7 @@ Result<std::string> login_python() {
                   : std::vector<std::string>{account.shell, "-l", "-i", "-c", question};
   spec.environment = {"TERM=dumb"};
   spec.new_session = true;
-  DSI_TRY(Ran ran, run(spec, kLoginTime));
+  DSI_TRY(Ran ran, run_child(spec, kLoginTime));
   std::size_t at = ran.out.rfind(kMark);
   if (at == std::string::npos) {
     std::string said = last_line(ran.out);
@@ -128,7 +101,7 @@ Result<Environment> ask(const std::string& python, const std::string& package, b
       std::string("import os, sys\nsys.stdout = os.fdopen(3, 'w')\n") + kFactsScript;
   spec.argv = {python, "-I", "-B", "-c", script, package};
   if (brief) spec.argv.emplace_back("brief");
-  DSI_TRY(Ran ran, run(spec, kFactsTime));
+  DSI_TRY(Ran ran, run_child(spec, kFactsTime));
   if (ran.timed_out) {
     return fail_with_help(fmt::format("{} did not answer within {} s", python, kFactsTime.count()),
                           kNameOne);

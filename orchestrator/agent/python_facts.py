@@ -185,5 +185,5 @@ facts["current"] = package + " " + there if there else ""
 if known.get("release") and is_record(known.get("record")):
     facts["current"] = known["release"]
 facts["previous"] = (known.get("saved") or {}).get("label", "")
-facts["interrupted"] = os.path.exists(os.path.join(state, "journal.json"))
+facts["interrupted"] = os.path.exists(os.path.join(os.path.dirname(state), "journal.json"))
 print(json.dumps(facts))

@@ -6,9 +6,11 @@
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/install.h"
+#include "orchestrator/agent/look.h"
 #include "orchestrator/agent/package.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/python.h"
+#include "orchestrator/agent/settle.h"
 #include "orchestrator/agent/wire.h"
 #include "orchestrator/base/file.h"
 
@@ -56,6 +58,26 @@ bool answer_python(const Message& message, const std::string& prefix, Wire& wire
   return wire.send("python", facts);
 }
 
+bool answer_look(const Message& message, const std::string& prefix, Wire& wire) {
+  auto request = protocol::body_as<protocol::LookRequest>(message);
+  protocol::Looked looked;
+  if (request) {
+    looked = look(*request, prefix);
+  } else {
+    looked.error = request.error().what;
+  }
+  return wire.send("looked", looked);
+}
+
+bool answer_settle(const std::string& prefix, const std::string& nonce, Wire& wire) {
+  protocol::Settled settled;
+  if (auto done = settle(prefix, nonce); !done) {
+    settled.error = done.error().what;
+    settled.help = done.error().help;
+  }
+  return wire.send("settled", settled);
+}
+
 HostResult failed(Error error, const std::string& prefix) {
   HostResult result;
   result.result = "failed";
@@ -99,8 +121,16 @@ int serve(const std::string& nonce, const std::string& given, int in, int out) {
       discarding = message->type == "file";
       continue;
     }
+    if (message && message->type == "look") {
+      if (!answer_look(*message, *prefix, wire)) return 1;
+      continue;
+    }
     if (message && message->type == "python") {
       if (!answer_python(*message, *prefix, wire)) return 1;
+      continue;
+    }
+    if (message && message->type == "settle") {
+      if (!answer_settle(*prefix, nonce, wire)) return 1;
       continue;
     }
     Result<HostResult> result =

@@ -2,11 +2,12 @@
 // to be small, because the head sends it to every host, and it has to run anywhere.
 //
 //   ds-loader                                        does nothing: can this file be run here?
-//   ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX
+//   ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX FOLDER
 //
 // The second gets the agent with this SHA-256 and size, of which the .lzma file has WIRE_SIZE
-// bytes (./pack makes it), puts it at PREFIX/store/DIGEST.x (and as it came at DIGEST.lzma, for
-// others), and becomes it. Says on standard output, after whatever a login shell has printed:
+// bytes (./pack makes it), puts it at FOLDER/DIGEST.x (and as it came at DIGEST.lzma, for others),
+// and becomes it. FOLDER is PREFIX/store, or one that goes with the agent. Says on standard output,
+// after whatever a login shell has printed:
 //
 //   DSL0 NONCE ready             it waits for a request on standard input, one line:
 //     stdin                      WIRE_SIZE bytes follow. Not one more is read: they are the
@@ -40,6 +41,7 @@ enum {
 
 struct job {
   struct store store;
+  const char* prefix;
   uint8_t digest[32];
   size_t size;
   size_t wire_size;
@@ -169,12 +171,12 @@ __attribute__((noreturn)) static void become_agent(const struct job* job) {
   static const char kServe[] = "serve";
   struct text path;
   text_clear(&path);
-  text_add(&path, job->store.prefix);
-  text_add(&path, "/store/");
+  text_add(&path, job->store.path);
+  text_add(&path, "/");
   text_add(&path, job->store.digest);
   text_add(&path, ".x");
-  char* const words[] = {path.chars, (char*)kServe, (char*)job->store.nonce,
-                         (char*)job->store.prefix, NULL};
+  char* const words[] = {path.chars, (char*)kServe, (char*)job->store.nonce, (char*)job->prefix,
+                         NULL};
   long error = sys_execve(path.chars, words, job->environment);
   struct failure failure;
   struct text* text = fail_with(&failure, kFailStart);
@@ -243,17 +245,18 @@ void start_c(long* stack) {
   uint64_t size = 0;
   uint64_t wire_size = 0;
   remove_self(words[0]);
-  if (count != 7 || !text_equal(words[1], "load") || !parse_hex32(words[2], job.digest) ||
+  if (count != 8 || !text_equal(words[1], "load") || !parse_hex32(words[2], job.digest) ||
       !parse_number(words[3], kMaxSize, &size) || !parse_number(words[4], kMaxSize, &wire_size) ||
-      text_length(words[5]) > 64 || text_length(words[6]) > 1024) {
+      text_length(words[5]) > 64 || text_length(words[7]) > 1024) {
     text_add(fail_with(&failure, kFailUsage),
-             "usage: ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX");
+             "usage: ds-loader load DIGEST SIZE WIRE_SIZE NONCE PREFIX FOLDER");
     leave(&failure);
   }
   job.size = size;
   job.wire_size = wire_size;
   job.environment = words + count + 1;
-  job.store = (struct store){-1, words[6], words[2], words[5]};
+  job.prefix = words[6];
+  job.store = (struct store){-1, words[7], words[2], words[5]};
   if (!store_open(&job.store, &failure)) leave(&failure);
   if (store_has_agent(&job.store, job.digest, job.size)) become_agent(&job);
   job.wire = sys_memory(job.wire_size);

@@ -28,8 +28,7 @@ static bool refuse(int code, const char* what, const struct store* store, const 
                    long error, struct failure* failure) {
   struct text* text = fail_with(failure, code);
   text_add(text, what);
-  text_add(text, store->prefix);
-  text_add(text, "/store");
+  text_add(text, store->path);
   if (name != NULL) {
     text_add(text, "/");
     text_add(text, name);
@@ -40,11 +39,7 @@ static bool refuse(int code, const char* what, const struct store* store, const 
 }
 
 bool store_open(struct store* store, struct failure* failure) {
-  struct text path;
-  text_clear(&path);
-  text_add(&path, store->prefix);
-  text_add(&path, "/store");
-  long fd = sys_openat(AT_FDCWD, path.chars, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+  long fd = sys_openat(AT_FDCWD, store->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
   if (fd < 0) return refuse(kFailStore, "cannot open ", store, NULL, -fd, failure);
   store->folder = (int)fd;
   return true;

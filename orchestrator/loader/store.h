@@ -1,6 +1,6 @@
 #pragma once
 
-// The folder <prefix>/store on this node.
+// The folder on this node into which the agent goes.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 
 struct store {
   int folder;
-  const char* prefix;
+  const char* path;
   const char* digest;  // Of the agent, 64 hexadecimal digits.
   const char* nonce;   // Makes the names of unfinished files this loader's own.
 };

@@ -1,10 +1,11 @@
 #include "orchestrator/package/check.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "orchestrator/elf.h"
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/marker.h"
 #include "orchestrator/package/wheel_file.h"
 #include "orchestrator/text.h"
@@ -57,11 +58,76 @@ std::string mebibytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
+// What a platform of PEP 600 and of its forerunners (PEP 513, 571, 599) asks for.
+struct Manylinux {
+  std::string arch;
+  std::string glibc;
+  std::string pip;  // The first that knows platforms of this form.
+};
+
+// "manylinux_2_31_x86_64", "manylinux2014_x86_64"; nothing: another kind of platform.
+std::optional<Manylinux> parse_manylinux(const std::string& platform) {
+  struct Legacy {
+    std::string_view prefix;
+    const char* glibc;
+    const char* pip;
+  };
+  for (const Legacy& legacy :
+       {Legacy{"manylinux1_", "2.5", "8.1"}, Legacy{"manylinux2010_", "2.12", "19.0"},
+        Legacy{"manylinux2014_", "2.17", "19.3"}}) {
+    if (!platform.starts_with(legacy.prefix)) continue;
+    return Manylinux{platform.substr(legacy.prefix.size()), legacy.glibc, legacy.pip};
+  }
+  constexpr std::string_view kPrefix = "manylinux_";
+  if (!platform.starts_with(kPrefix)) return std::nullopt;
+  const std::size_t minor = platform.find('_', kPrefix.size());
+  const std::size_t arch = minor == platform.npos ? minor : platform.find('_', minor + 1);
+  if (arch == platform.npos) return std::nullopt;
+  return Manylinux{platform.substr(arch + 1),
+                   platform.substr(kPrefix.size(), minor - kPrefix.size()) + "." +
+                       platform.substr(minor + 1, arch - minor - 1),
+                   "20.3"};
+}
+
+// A host tells only some of the tags that its pip takes: a manylinux one holds on every later
+// glibc.
 void check_tags(const ManifestPackage& package, const PythonFacts& python, Problems& problems) {
   if (package.tags.empty() || python.tags.empty()) return;
   const std::set<std::string> accepted(python.tags.begin(), python.tags.end());
-  if (std::any_of(package.tags.begin(), package.tags.end(),
-                  [&](const std::string& tag) { return accepted.contains(tag); })) {
+  // A Python on another C library, or one whose _manylinux module forbids it, takes none of them.
+  const bool takes_manylinux =
+      !python.glibc.empty() &&
+      (version_less(python.glibc, "2.17") ||
+       std::any_of(python.tags.begin(), python.tags.end(), [](const std::string& tag) {
+         return tag.find("-manylinux") != std::string::npos;
+       }));
+  std::optional<Manylinux> newer;
+  std::string newer_tag;
+  for (const std::string& tag : package.tags) {
+    if (accepted.contains(tag)) return;
+    const std::size_t platform = tag.rfind('-') + 1;
+    const auto wanted = parse_manylinux(tag.substr(platform));
+    if (!wanted || !takes_manylinux ||
+        !accepted.contains(tag.substr(0, platform) + "linux_" + wanted->arch)) {
+      continue;
+    }
+    if (!version_less(python.glibc, wanted->glibc) &&
+        (python.pip.empty() || !version_less(python.pip, wanted->pip))) {
+      return;
+    }
+    if (!newer || version_less(wanted->glibc, newer->glibc)) {
+      newer = wanted;
+      newer_tag = tag;
+    }
+  }
+  if (newer && version_less(python.glibc, newer->glibc)) {
+    problems.add("glibc", fmt::format("{} (for {})", newer->glibc, newer_tag), python.glibc,
+                 "build on a machine whose system is as old as the oldest host's");
+    return;
+  }
+  if (newer) {
+    problems.add("pip", fmt::format("{} (for {})", newer->pip, newer_tag), python.pip,
+                 "update pip in that environment");
     return;
   }
   problems.add("Python", joined(package.tags, " or "),

@@ -16,11 +16,18 @@ move; the transaction is done when state.json.next is renamed to state.json. Who
 whose token is not the state's moves everything back: same inodes, same bytes, same times.
 
 Two processes do it. The one that was started only waits; the other one, in a session of its own,
-works. If the worker is killed, the first one puts things back at once. If the first one is killed,
-or standard input ends before the switch, the worker does. If both are, the next contact does.
+works. If the worker is killed, the first one ends what that had started, puts things back at once,
+and says which of the two is there now. SIGUSR1 makes it kill the worker itself: that is how a run is
+cancelled, after the switch has begun too. If the first one is killed, or standard input ends before
+the switch, the worker puts back. If both are, the next contact does.
 
-All state of a package lies in ENVIRONMENT/lib/pythonX.Y/ds-install/NAME: whoever sees the
-environment sees the journal and the lock, also where several hosts share it.
+All state lies in ENVIRONMENT/lib/pythonX.Y/ds-install: whoever sees the environment sees it, also
+where several hosts share it.
+
+    environment.lock, journal.json   one of each: packages share folders, scripts and dependencies
+    NAME/state.json                  what was installed of one package, and what is kept for rollback
+
+(The shared names have dots; no package's normalised name has one.)
 
 Python 3.6 and later, nothing but the standard library. Answers are JSON objects, one a line, on
 descriptor 3 or standard output.
@@ -52,7 +59,10 @@ SCHEMA = 1
 KEPT_HISTORY = 20
 PARTIAL = ".ds-partial"  # The end of the name of a file that is being copied.
 AT_ONCE = 4
-BUSY = 75  # The worker's exit status when another run holds the lock.
+# The worker's exit status when another run holds the lock, and when a run whose worker was killed
+# had done what it was to do.
+BUSY = 75
+COMMITTED = 76
 
 
 class Failure(Exception):
@@ -88,9 +98,12 @@ def find_answer_fd():
 
 
 ANSWER = -1
+QUIET = [False]  # Of the second worker only a result is told.
 
 
 def say(**message):
+    if QUIET[0] and "result" not in message:
+        return
     try:
         os.write(ANSWER, (json.dumps(message) + "\n").encode("utf-8"))
     except OSError:
@@ -108,8 +121,13 @@ class Environment:
         self.pure = os.path.realpath(sysconfig.get_path("purelib"))
         self.scripts = os.path.realpath(sysconfig.get_path("scripts"))
         self.prefix = os.path.realpath(sys.prefix)
-        self.package = package
         self.folder = os.path.join(os.path.dirname(self.site), "ds-install")
+        self.lock = os.path.join(self.folder, "environment.lock")
+        self.journal = os.path.join(self.folder, "journal.json")
+        # How far the transaction of the journal has come, and what that becomes when it is undone.
+        self.phase = os.path.join(self.folder, "journal.phase")
+        self.phase_back = os.path.join(self.folder, "journal.back")
+        self.package = package
         self.state_folder = os.path.join(self.folder, package)
 
     def path(self, *names):
@@ -531,40 +549,41 @@ def to_units(environment, files):
 # ---- The transaction
 
 
-def make_state(environment):
-    parent = os.path.dirname(environment.folder)
-    stamps = folder_stamps([parent])
-    new = not os.path.isdir(environment.folder)
-    os.makedirs(environment.state_folder, mode=0o755, exist_ok=True)
-    if new:
+def make_folder(environment):
+    stamps = folder_stamps([os.path.dirname(environment.folder)])
+    if not os.path.isdir(environment.folder):
+        os.makedirs(environment.folder, mode=0o755, exist_ok=True)
         restore_stamps(stamps)
 
 
 class Lock:
-    def __init__(self, environment, wait):
-        make_state(environment)
-        path = environment.path("lock")
+    """Of the environment. A shared one keeps changes out and lets others look."""
+
+    def __init__(self, environment, wait, shared=False):
+        self.exclusive = not shared
+        make_folder(environment)
         deadline = time.monotonic() + wait
         while True:
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.fd = os.open(environment.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except OSError as error:
                 os.close(self.fd)
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise
                 if time.monotonic() >= deadline:
                     raise Busy("%s is being changed by another run (%s)" %
-                               (environment.prefix, read_text(path).strip() or "unknown"),
+                               (environment.prefix,
+                                read_text(environment.lock).strip() or "unknown"),
                                "wait for that run to end")
                 watch_input(0.1)
                 continue
-            # An uninstall may have removed it between the two steps.
+            # The last uninstall may have removed it between the two steps.
             try:
-                if os.stat(path).st_ino == os.fstat(self.fd).st_ino:
+                if os.stat(environment.lock).st_ino == os.fstat(self.fd).st_ino:
                     break
             except OSError:
-                make_state(environment)
+                make_folder(environment)
             os.close(self.fd)
 
     def name(self, text):
@@ -574,6 +593,9 @@ class Lock:
         except OSError:
             pass  # For people only.
 
+    def close(self):
+        os.close(self.fd)
+
 
 def read_state(environment):
     return read_json(environment.path("state.json")) or {}
@@ -581,7 +603,7 @@ def read_state(environment):
 
 def prune(environment, state):
     """Removes what no state needs: stages, what was moved away, trees that are two steps back."""
-    keep = {"lock", "state.json", "journal.json", "phase", "phase.back", "ds-package"}
+    keep = {"state.json", "ds-package"}
     if state.get("saved"):
         keep.add("saved-" + state["saved"]["token"])
     try:
@@ -601,33 +623,36 @@ def remove_quietly(path):
 
 
 def recover(environment):
-    """Undoes a transaction that did not end. True if there was one. Can itself be cut off anywhere:
-    it starts from the phase that was reached."""
-    journal = read_json(environment.path("journal.json"))
-    state = read_state(environment)
+    """Undoes a transaction that did not end, of whatever package. True if there was one. Can itself
+    be cut off anywhere: it starts from the phase that was reached."""
+    journal = read_json(environment.journal)
     if journal is None:
-        remove_quietly(environment.path("phase.back"))
-        prune(environment, state)
+        for name in os.listdir(environment.folder):
+            if name.startswith("journal."):
+                remove_quietly(os.path.join(environment.folder, name))
+        prune(environment, read_state(environment))
         return False
+    owner = Environment(journal["package"])
+    state = read_state(owner)
     undone = state.get("token") != journal["token"]
     if undone:
-        undo(environment, journal)
-    os.unlink(environment.path("journal.json"))
-    sync_folder(environment.state_folder)
-    for name in ("phase", "phase.back", "state.json.next"):
-        remove_quietly(environment.path(name))
+        undo(owner, journal)
+    os.unlink(owner.journal)
+    sync_folder(owner.folder)
+    for path in (owner.phase, owner.phase_back, owner.path("state.json.next")):
+        remove_quietly(path)
     if undone:
         restore_stamps(journal["stamps"])
-    prune(environment, state)
-    if not undone and not state.get("release") and not state.get("saved"):
-        remove_state(environment)
+    prune(owner, state)
+    if is_empty(state) and owner.package != environment.package:
+        remove_state(owner)
     return undone
 
 
 def undo(environment, journal):
     phase = "out"
-    if is_there(environment.path("phase")):
-        with open(environment.path("phase"), encoding="utf-8") as file:
+    if is_there(environment.phase):
+        with open(environment.phase, encoding="utf-8") as file:
             phase = file.read().strip()
     if phase == "in":
         # All that was to go out is out, so what lies at these places came in.
@@ -652,8 +677,8 @@ def undo(environment, journal):
             except OSError:
                 pass
         # Renamed, not written: there may be no space.
-        os.rename(environment.path("phase.back"), environment.path("phase"))
-        sync_folder(environment.state_folder)
+        os.rename(environment.phase_back, environment.phase)
+        sync_folder(environment.folder)
     for path, saved in reversed(journal["out"]):
         remove(path + PARTIAL)
         if is_there(saved):
@@ -661,13 +686,33 @@ def undo(environment, journal):
     restore_stamps(journal["stamps"])
 
 
+def is_empty(state):
+    """Nothing of ours is installed, and nothing is kept."""
+    return not state.get("release") and not state.get("saved")
+
+
 def remove_state(environment):
-    stamps = folder_stamps([os.path.dirname(environment.folder)])
+    """The program goes last: as long as it is there, an uninstall can be asked for again."""
+    try:
+        for name in os.listdir(environment.state_folder):
+            if name != "ds-package":
+                remove_quietly(environment.path(name))
+    except FileNotFoundError:
+        return
     remove_quietly(environment.state_folder)
+
+
+def remove_folder(environment):
+    """With the lock's file, so this is the last that a run does: from then on another one may work.
+    """
+    stamps = folder_stamps([os.path.dirname(environment.folder)])
+    if os.listdir(environment.folder) != [os.path.basename(environment.lock)]:
+        return  # Another package has its state there.
+    remove_quietly(environment.lock)
     try:
         os.rmdir(environment.folder)
     except OSError:
-        return  # Another package has its state there.
+        return  # That other run is at work.
     restore_stamps(stamps)
 
 
@@ -714,21 +759,22 @@ def switch(environment, state, names, incoming, new_state, check):
     new_state["saved"] = {
         "token": token, "label": label_of(state, installed), "units": out, "stamps": stamps,
         "state": {key: state.get(key) for key in
-                  ("release", "package", "drop_in", "record", "dependencies") if state.get(key)},
+                  ("release", "package", "drop_in", "record", "dependencies", "holds")
+                  if state.get(key)},
         "names": sorted({normalised(one.name) for one in installed})}
     new_state["units"] = [path for _, path in pairs]
-    journal = {"schema": SCHEMA, "token": token, "out": out, "in": pairs, "made": made,
-               "stamps": stamps, "prefix": environment.prefix}
+    journal = {"schema": SCHEMA, "package": environment.package, "token": token, "out": out,
+               "in": pairs, "made": made, "stamps": stamps, "prefix": environment.prefix}
     # All that an undo needs is there before the first move: the disk may be full by then.
     os.makedirs(environment.path("trash-" + token), exist_ok=True)
-    write_file(environment.path("phase.back"), "back")
+    write_file(environment.phase_back, "back")
     sync_file_system(environment.state_folder)
-    remove_quietly(environment.path("phase"))
-    write_file(environment.path("journal.json"), json.dumps(journal))
+    remove_quietly(environment.phase)
+    write_file(environment.journal, json.dumps(journal))
     try:
         for path, kept in out:
             move(path, kept)
-        write_file(environment.path("phase"), "in")
+        write_file(environment.phase, "in")
         for folder in made:
             os.mkdir(folder)
         for source, path in pairs:
@@ -813,6 +859,26 @@ def wait_for_go():
     WATCHED[0] = False  # From here to the end, whoever may leave.
 
 
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option, value):
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (AttributeError, OSError):
+        pass  # A C library without it: what is killed leaves its children behind.
+
+
+def die_with(parent):
+    """For a new process: it ends when the worker does, however that ends."""
+    def set_up():
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(126)
+    return set_up
+
+
 class Process:
     """In a group of its own; its output is kept from the end."""
 
@@ -824,7 +890,8 @@ class Process:
         self.timed_out = False
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, env=environment, cwd="/",
-                                        start_new_session=True)
+                                        start_new_session=True,
+                                        preexec_fn=die_with(os.getpid()))
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def drain(self):
@@ -1140,6 +1207,7 @@ def in_a_fork(act):
     if pid == 0:
         status = 1
         try:
+            ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
             os.dup2(theirs, 1)
             os.dup2(theirs, 2)
             act()
@@ -1363,6 +1431,25 @@ def record_digest(one):
     return digest_of(path) if one.kind == "dist-info" and os.path.exists(path) else ""
 
 
+def is_held(state, name, there):
+    """Whether the dependency that is there is the one that came with the package."""
+    digest = (state.get("holds") or {}).get(name)
+    return bool(digest) and len(there) == 1 and record_digest(there[0]) == digest
+
+
+def damage_of_dependencies(environment, package, state):
+    """The first fault of what came along with the package, or should have; empty: none."""
+    for wheel in package.get("dependencies", []):
+        name, version = wheel_identity(wheel)
+        there = find_installed(environment, name)
+        if not there:
+            return "%s %s, which %s requires, is missing" % (name, version, package["name"])
+        fault = damage_of(there[0].path) if is_held(state, name, there) else ""
+        if fault:
+            return "%s, which came with %s: %s" % (name, package["name"], fault)
+    return ""
+
+
 def new_token():
     return base64.b16encode(os.urandom(8)).decode("ascii").lower()
 
@@ -1403,15 +1490,19 @@ def install(environment, arguments):
     if state.get("release") and not same_record(environment, package["name"],
                                                 state.get("record")):
         # Something else has replaced what we installed.
-        state = {key: state[key] for key in ("history",) if key in state}
+        state = {key: state[key] for key in ("history", "holds") if key in state}
         before = label_of(state, installed)
-    wheels, names = [], []
+    wheels, names, held = [], [], {}
     for one in packages:
         for wheel in [one["wheel"]] + one.get("dependencies", []):
             name, version = wheel_identity(wheel)
             there = find_installed(environment, name)
             if name != package["name"] and [one.version for one in there] == [version]:
-                continue  # A dependency that the environment has.
+                # A dependency that the environment has. Only what we brought is ours to mend.
+                ours = is_held(state, name, there)
+                if not ours or not damage_of(there[0].path):
+                    held.update({name: state["holds"][name]} if ours else {})
+                    continue
             wheels.append(os.path.join(arguments.release, wheel))
             names.append(name)
     # Whatever cannot be moved away later is refused now.
@@ -1426,7 +1517,7 @@ def install(environment, arguments):
         raise Failure("%s has %s bytes free; the package needs %s" %
                       (environment.site, "{:,}".format(free), "{:,}".format(needed)),
                       "free space there, or name another environment with --python")
-    token = new_token()
+    token = arguments.token
     stage = environment.path("stage-" + token)
     os.makedirs(stage)
     run_pip(environment, wheels, stage, arguments.pip_timeout)
@@ -1462,14 +1553,20 @@ def install(environment, arguments):
         raise Failure(faults[0], "nothing was changed; install what is missing on the node, or send "
                       "it too with --with-deps")
     wait_for_go()
-    new_state = {"schema": SCHEMA, "token": token, "release": arguments.release_id,
-                 "package": package, "drop_in": arguments.drop_in, "record": "",
-                 "dependencies": sorted(set(names) - {package["name"]}),
-                 "history": with_history(state, "install", arguments, before,
-                                         arguments.release_id)}
-    new_state["record"] = digest_of(os.path.join(info, "RECORD"))
     repair = state.get("release") == arguments.release_id and \
         bool(state.get("drop_in")) == arguments.drop_in
+    action = "repair" if repair else "install"
+    came = set(names) - {package["name"]}
+    new_state = {"schema": SCHEMA, "token": token, "release": arguments.release_id,
+                 "package": package, "drop_in": arguments.drop_in, "record": "",
+                 # What a rollback takes away: a repair is part of the install that it repairs.
+                 "dependencies": sorted(came | set(state.get("dependencies") or [] if repair
+                                                   else [])),
+                 "holds": held,
+                 "history": with_history(state, action, arguments, before, arguments.release_id)}
+    new_state["record"] = digest_of(os.path.join(info, "RECORD"))
+    new_state["holds"].update({name_of(one): digest_of(os.path.join(one, "RECORD"))
+                               for one in infos if one != info})
     older = state.get("saved") if repair else None
 
     def check(after):
@@ -1480,7 +1577,7 @@ def install(environment, arguments):
 
     give_to_owner(environment, stage)
     switch(environment, state, names, [[stage, os.sep]], new_state, check)
-    say(result="repaired" if repair else "installed", origin=before, to=arguments.release_id,
+    say(result=RESULTS[action], origin=before, to=arguments.release_id,
         previous=new_state["saved"]["label"])
 
 
@@ -1548,7 +1645,8 @@ def rollback(environment, arguments):
                           "install the version that you want by name")
     names = sorted(set(saved["names"]) | {environment.package} |
                    set(state.get("dependencies") or []))
-    new_state = {"schema": SCHEMA, "token": new_token(), "release": "", "package": package}
+    new_state = {"schema": SCHEMA, "token": arguments.token, "release": "",
+                 "package": package}
     new_state.update(saved["state"])
     new_state["history"] = with_history(state, "rollback", arguments, before, saved["label"])
 
@@ -1574,14 +1672,16 @@ def uninstall(environment, arguments):
                        environment.prefix), "remove it with pip: %s -m pip uninstall %s" %
                       (sys.executable, environment.package))
     if installed:
-        new_state = {"schema": SCHEMA, "token": new_token(), "release": "",
+        new_state = {"schema": SCHEMA, "token": arguments.token, "release": "",
                      "history": with_history(state, "uninstall", arguments, before, "")}
 
         def check(after):
             after["saved"] = None
 
         switch(environment, state, [environment.package], [], new_state, check)
-    remove_state(environment)
+    elif not is_empty(state):
+        # Something else has removed it; what was kept for a rollback goes as well.
+        os.unlink(environment.path("state.json"))
     say(result="uninstalled", origin=before, to="")
 
 
@@ -1600,6 +1700,7 @@ def report(environment, arguments):
         package = {"name": environment.package, "modules": []}
     if installed[0].kind == "dist-info":
         damage = damage_of(installed[0].path)
+    damage = damage or damage_of_dependencies(environment, package, state)
     names = top_levels(installed[0].path)
     rows, faults, verdicts = try_modules(package, "", names, arguments.module_timeout)
     say(stage="probed", ops=rows, ds_report=verdicts)
@@ -1612,37 +1713,59 @@ def recover_command(environment, arguments):
         to=label_of(read_state(environment), find_installed(environment, environment.package)))
 
 
+def settle(environment, arguments):
+    """After the worker of this run was killed and its transaction undone, unless it had ended."""
+    state = read_state(environment)
+    if arguments.asked == "uninstall" and not state and \
+            not find_installed(environment, environment.package):
+        say(result=RESULTS["uninstall"], origin="", to="")  # The state had gone, too.
+        return COMMITTED
+    if state.get("token") != arguments.token:
+        return 0
+    last = state["history"][-1]
+    say(result=RESULTS[last["action"]], origin=last["from"], to=last["to"])
+    return COMMITTED
+
+
 RECOVERED = [False]
+RESULTS = {"install": "installed", "repair": "repaired", "rollback": "rolled-back",
+           "uninstall": "uninstalled"}
 COMMANDS = {"install": install, "rollback": rollback, "uninstall": uninstall, "report": report,
-            "recover": recover_command}
+            "recover": recover_command, "settle": settle}
+
+
+def lock_for(environment, arguments):
+    """None: nothing of ours is there, or this user may only look."""
+    changes = arguments.command in ("install", "rollback", "uninstall")
+    if changes:
+        check_writable(environment)
+    elif not os.path.isdir(environment.folder) or why_not_writable(environment.folder):
+        return None
+    lock = Lock(environment, arguments.lock_timeout, shared=arguments.command == "report")
+    if not lock.exclusive and is_there(environment.journal):
+        lock.close()
+        lock = Lock(environment, arguments.lock_timeout)
+    if lock.exclusive:
+        lock.name("run %s of %s" % (arguments.run, arguments.by))
+        RECOVERED[0] = recover(environment)
+        if RECOVERED[0] and arguments.command != "settle":
+            say(note="an interrupted install was undone")
+    if changes:
+        os.makedirs(environment.state_folder, mode=0o755, exist_ok=True)
+        copy_program(environment)
+    return lock
 
 
 def work(arguments):
     """In the worker. Returns the exit status."""
     environment = Environment(arguments.package)
-    lock = None
     try:
-        changes = arguments.command in ("install", "rollback", "uninstall")
-        if not changes and not os.path.isdir(environment.state_folder):
-            COMMANDS[arguments.command](environment, arguments)
-            return 0
-        if changes:
-            check_writable(environment)
-        # A report of an environment that is not this user's needs no lock.
-        if changes or not why_not_writable(environment.state_folder):
-            lock = Lock(environment, arguments.lock_timeout)
-            lock.name("run %s of %s" % (arguments.run, arguments.by))
-            RECOVERED[0] = recover(environment)
-            if RECOVERED[0]:
-                say(note="an interrupted install was undone")
-            if changes:
-                copy_program(environment)
+        lock = lock_for(environment, arguments)
         try:
-            COMMANDS[arguments.command](environment, arguments)
+            return COMMANDS[arguments.command](environment, arguments) or 0
         finally:
-            if lock is not None:
+            if lock is not None and lock.exclusive:
                 leave(environment)
-        return 0
     except Failure as failure:
         say(error={"what": failure.what, "help": failure.help})
         if isinstance(failure, Busy):
@@ -1658,38 +1781,63 @@ def work(arguments):
 
 
 def leave(environment):
-    """What a run that did nothing has made goes again."""
+    """What a run that did nothing has made goes again, and so does what an uninstall has left."""
     try:
-        if read_json(environment.path("journal.json")) is not None:
+        if read_json(environment.journal) is not None:
             return
         state = read_state(environment)
     except (Failure, OSError):
         return  # What it tells of may be all that there is of the old package.
     prune(environment, state)
-    if not state:
+    if is_empty(state):
         remove_state(environment)
+        remove_folder(environment)
     else:
         give_to_owner(environment, environment.folder)
+
+
+# ---- The two processes
+
+WORKER = [0]
+CANCELLED = [False]
+
+
+def cancel(*_):
+    CANCELLED[0] = True
+    if WORKER[0]:
+        os.kill(WORKER[0], signal.SIGKILL)
 
 
 def supervise(arguments):
     """Waits for the worker. If it is killed, another one puts back what it had moved."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    command, journal = arguments.command, Environment(arguments.package).path("journal.json")
-    status = run_worker(arguments)
-    killed = os.WIFSIGNALED(status)
-    code = 1 if killed else os.WEXITSTATUS(status)
-    if not killed and (code == BUSY or not os.path.lexists(journal)):
+    signal.signal(signal.SIGUSR1, cancel)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    command, journal = arguments.command, Environment(arguments.package).journal
+    ended = run_worker(arguments)
+    killed = os.WIFSIGNALED(ended)
+    code = 1 if killed else os.WEXITSTATUS(ended)
+    if not killed and (code in (0, BUSY) or not os.path.lexists(journal)):
         return 1 if code == BUSY else code
-    arguments.command, arguments.lock_timeout = "recover", 60
+    arguments.asked, arguments.command, arguments.lock_timeout = command, "settle", 60
     WATCHED[0] = False
-    undone = run_worker(arguments, quiet=True) == 0
-    if killed:
-        say(error={"what": "%s was killed by %s" % (command, signal_name(os.WTERMSIG(status))),
-                   "help": "the environment is as it was" if undone else
-                   "run it again: that puts back what was there"})
-    elif code != 0 and not undone:
+    status = run_worker(arguments, aside=True)
+    settled = 1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    if settled == COMMITTED:
+        return 0
+    if settled == BUSY:
+        # Whoever has the lock settles what others have left, before anything else.
+        what = "another run is at work there now, and puts back first what was there"
+    else:
+        what = "the environment is as it was" if settled == 0 else \
+            "run it again: what is half done there is settled first"
+    if CANCELLED[0] and killed:
+        say(error={"what": "%s was cancelled" % command, "help": what})
+    elif killed:
+        say(error={"what": "%s was killed by %s" % (command, signal_name(os.WTERMSIG(ended))),
+                   "help": what})
+    elif code != 0 and settled not in (0, BUSY):
         say(error={"what": "%s failed, and what it had moved could not be put back: the environment "
                            "is half-way (%s)" % (command, journal),
                    "help": "mend what the error before names, then run it again: that puts back "
@@ -1697,31 +1845,70 @@ def supervise(arguments):
     return code
 
 
-def run_worker(arguments, quiet=False):
+def run_worker(arguments, aside=False):
+    """waitpid's status. `aside`: what it has to say but for a result is the reader's no more."""
     pid = os.fork()
     if pid == 0:
         status = 70
         try:
             os.setsid()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
                 signal.signal(number, signal.SIG_IGN)
-            if quiet:
-                global ANSWER
-                ANSWER = os.open(os.devnull, os.O_WRONLY)
+            QUIET[0] = aside
             status = work(arguments)
         except BaseException as error:  # A bug; say so and leave no process behind.
             say(error={"what": "%s: %s" % (type(error).__name__, error), "help": ""})
             status = 70
         finally:
             os._exit(status)
-    return os.waitpid(pid, 0)[1]
+    if not aside:
+        WORKER[0] = pid
+        if CANCELLED[0]:
+            cancel()
+    # Its number is its own until it is waited for; a cancel may come until then.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    WORKER[0] = 0
+    status = os.waitpid(pid, 0)[1]
+    end_family()
+    return status
+
+
+def end_family():
+    """Kills what the worker had started and could not end itself: it is our child now."""
+    deadline = time.monotonic() + 10  # What waits for a dead disk cannot be killed.
+    while time.monotonic() < deadline:
+        for pid in descendants():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def descendants():
+    parents = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if name.isdigit():
+            # "PID (any name) S PARENT ..."
+            fields = read_text("/proc/%s/stat" % name).rpartition(")")[2].split()
+            if len(fields) > 1:
+                parents[int(name)] = int(fields[1])
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
 
 
 def main():
     global ANSWER
     ANSWER = find_answer_fd()
     parser = argparse.ArgumentParser(prog="ds-package", description=__doc__.split("\n\n")[0])
-    parser.add_argument("command", choices=sorted(COMMANDS))
+    parser.add_argument("command", choices=sorted(set(COMMANDS) - {"settle"}))
     parser.add_argument("--release", help="the folder of the release")
     parser.add_argument("--release-id", default="")
     parser.add_argument("--package", help="normalised name")
@@ -1734,6 +1921,7 @@ def main():
     parser.add_argument("--ask", action="store_true",
                         help="wait for a byte on standard input before the switch")
     arguments = parser.parse_args()
+    arguments.token = new_token()
     WATCHED[0] = arguments.ask
     try:
         if arguments.command == "install":

@@ -14,6 +14,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/elf.h"
+#include "orchestrator/package/build_inputs.h"
 #include "orchestrator/package/check.h"
 #include "orchestrator/package/deepspeed.h"
 #include "orchestrator/package/marker.h"
@@ -396,6 +397,7 @@ Result<BuiltPackage> build_package(const PackageJob& job, const Options& options
                                    ProcessRunner& processes, Progress& progress,
                                    std::stop_token stop) {
   WheelRequest request;
+  request.name = job.name;
   request.source = job.source;
   request.python = job.python;
   request.keep_build = options.no_clean;

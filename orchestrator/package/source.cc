@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <system_error>
 
@@ -44,6 +45,45 @@ bool is_left_out(const fs::path& relative, bool keep_build) {
          name.ends_with(".egg-info");
 }
 
+// Whether a link at `relative` in `root` with this target leads to a place in `root`, step by step:
+// also the links that it passes through must, and no step may be outside, however it ends. What is
+// not there counts as it is named.
+bool stays_inside(const fs::path& root, const fs::path& relative, const fs::path& target) {
+  std::vector<fs::path> at(relative.begin(), relative.end());
+  at.pop_back();
+  std::deque<fs::path> todo{target.begin(), target.end()};
+  if (target.is_absolute()) return false;
+  for (int links = 0; !todo.empty();) {
+    const fs::path part = todo.front();
+    todo.pop_front();
+    if (part.empty() || part == ".") continue;
+    if (part == "..") {
+      if (at.empty()) return false;
+      at.pop_back();
+      continue;
+    }
+    fs::path path = root;
+    for (const fs::path& each : at) path /= each;
+    std::error_code error;
+    const fs::path next = fs::read_symlink(path / part, error);
+    if (error) {  // No link, or not there.
+      at.push_back(part);
+      continue;
+    }
+    if (next.is_absolute() || ++links > 40) return false;
+    todo.insert(todo.begin(), next.begin(), next.end());
+  }
+  return true;
+}
+
+// Whether `relative`, or a folder above it, is a link in `root`.
+bool passes_link(const fs::path& root, const fs::path& relative) {
+  fs::path path = root;
+  std::error_code error;
+  return std::any_of(relative.begin(), relative.end(),
+                     [&](const fs::path& part) { return fs::is_symlink(path /= part, error); });
+}
+
 struct SourceEntry {
   fs::path relative;
   fs::path from;
@@ -62,9 +102,9 @@ Result<void> list_source(const fs::path& root, const fs::path& folder, const fs:
     fs::file_type type = it->symlink_status(error).type();
     if (type == fs::file_type::symlink) {
       const fs::path target = fs::read_symlink(it->path(), error);
-      const fs::path meant = (it->path().parent_path() / target).lexically_normal();
-      const bool inside = !target.is_absolute() &&
-                          !meant.lexically_relative(root).generic_string().starts_with("..");
+      // Below a link that is copied as what it leads to, a path means something else than here.
+      const bool inside =
+          !passes_link(root, relative.parent_path()) && stays_inside(root, relative, target);
       if (inside) {
         entries.push_back({relative, it->path(), type});
         continue;
@@ -117,48 +157,77 @@ Result<void> copy_entry(const SourceEntry& entry, const fs::path& folder) {
   return {};
 }
 
-// Writes the archive's entries without their first folder.
-Result<void> unpack_sdist(const fs::path& file, const fs::path& folder) {
-  std::unique_ptr<archive, ReadEnd> reader(archive_read_new());
+const char* archive_text(archive* reader) {
+  const char* text = archive_error_string(reader);
+  return text != nullptr ? text : "damaged";
+}
+
+using SdistReader = std::unique_ptr<archive, ReadEnd>;
+
+Result<SdistReader> open_sdist(const fs::path& file) {
+  SdistReader reader(archive_read_new());
   archive_read_support_filter_all(reader.get());
   archive_read_support_format_tar(reader.get());
   archive_read_support_format_zip(reader.get());
-  auto broken = [&] {
-    const char* text = archive_error_string(reader.get());
-    return fail("{} cannot be unpacked: {}", file.string(), text != nullptr ? text : "damaged");
-  };
   if (archive_read_open_filename(reader.get(), file.c_str(), 256 * 1024) != ARCHIVE_OK) {
-    return broken();
+    return fail("{} cannot be unpacked: {}", file.string(), archive_text(reader.get()));
   }
+  return reader;
+}
+
+// "project-1.0/setup.py" → "setup.py"; empty: nothing is left.
+std::string without_first_folder(const char* name) {
+  std::string path = name != nullptr ? name : "";
+  while (path.ends_with('/')) path.pop_back();
+  if (path.starts_with("./")) path.erase(0, 2);
+  const std::size_t slash = path.find('/');
+  return slash == std::string::npos ? "" : path.substr(slash + 1);
+}
+
+// Writes the archive's entries without their first folder. If one of them would leave it, nothing
+// is written there, and what is in `folder` must not be used.
+Result<void> unpack_sdist(const fs::path& file, const fs::path& folder) {
+  DSI_TRY(SdistReader reader, open_sdist(file));
+  auto broken = [&] {
+    return fail("{} cannot be unpacked: {}", file.string(), archive_text(reader.get()));
+  };
+  auto leaves = [&](std::string_view kind, const std::string& path) {
+    return fail_with_help(fmt::format("{} holds {}{}, which would leave its folder", file.string(),
+                                      kind, printable(path)),
+                          "get the archive from where the project publishes it");
+  };
   archive_entry* entry = nullptr;
   std::vector<char> buffer(std::size_t{256} * 1024);
+  std::vector<std::string> links;  // To be looked at when all that they may lead to is there.
   for (;;) {
     int code = archive_read_next_header(reader.get(), &entry);
-    if (code == ARCHIVE_EOF) return {};
+    if (code == ARCHIVE_EOF) break;
     if (code != ARCHIVE_OK && code != ARCHIVE_WARN) return broken();
-    std::string path =
-        archive_entry_pathname(entry) != nullptr ? archive_entry_pathname(entry) : "";
-    while (path.ends_with('/')) path.pop_back();
-    if (path.starts_with("./")) path.erase(0, 2);
-    std::size_t slash = path.find('/');
-    if (slash == std::string::npos) continue;  // The one folder, or something beside it.
-    path.erase(0, slash + 1);
-    if (!is_safe_relative_path(path)) {
-      return fail("{} holds {}, which would leave its folder", file.string(), printable(path));
-    }
+    const std::string path = without_first_folder(archive_entry_pathname(entry));
+    if (path.empty()) continue;  // The one folder, or something beside it.
     const fs::path to = folder / path;
+    // Nothing is ever written through a link, wherever that leads.
+    if (!is_safe_relative_path(path) || passes_link(folder, fs::path(path).parent_path())) {
+      return leaves("", path);
+    }
     std::error_code error;
     fs::create_directories(to.parent_path(), error);
-    if (archive_entry_filetype(entry) == AE_IFDIR) {
+    if (const char* linked = archive_entry_hardlink(entry); linked != nullptr) {
+      const std::string other = without_first_folder(linked);
+      if (!is_safe_relative_path(other) || passes_link(folder, other)) {
+        return leaves("the hard link ", path);
+      }
+      fs::create_hard_link(folder / other, to, error);
+      if (error == std::errc::no_such_file_or_directory) {
+        return fail("{} holds the hard link {} to {}, which is not in it", file.string(),
+                    printable(path), printable(other));
+      }
+    } else if (archive_entry_filetype(entry) == AE_IFDIR) {
       fs::create_directories(to, error);
     } else if (archive_entry_filetype(entry) == AE_IFLNK) {
-      const std::string target = archive_entry_symlink(entry);
-      const fs::path meant = (to.parent_path() / target).lexically_normal();
-      if (target.starts_with('/') ||
-          meant.lexically_relative(folder).generic_string().starts_with("..")) {
-        return fail("{} holds the link {}, which would leave its folder", file.string(),
-                    printable(path));
-      }
+      const char* target = archive_entry_symlink(entry);
+      if (target == nullptr) return broken();
+      links.push_back(path);
       fs::create_symlink(target, to, error);
     } else if (archive_entry_filetype(entry) == AE_IFREG) {
       const bool executable = (archive_entry_perm(entry) & 0100) != 0;
@@ -173,6 +242,43 @@ Result<void> unpack_sdist(const fs::path& file, const fs::path& folder) {
       }
     }
     if (error) return fail("cannot write {}: {}", to.string(), error.message());
+  }
+  for (const std::string& path : links) {
+    std::error_code error;
+    if (!stays_inside(folder, path, fs::read_symlink(folder / path, error))) {
+      return leaves("the link ", path);
+    }
+  }
+  return {};
+}
+
+constexpr std::string_view kBuildFiles[] = {"CMakeLists.txt", "meson.build", "pyproject.toml",
+                                            "setup.cfg", "setup.py"};
+
+// Of an archive, in its order.
+Result<std::string> build_files_in(const fs::path& file) {
+  DSI_TRY(SdistReader reader, open_sdist(file));
+  archive_entry* entry = nullptr;
+  std::string text;
+  for (;;) {
+    const int code = archive_read_next_header(reader.get(), &entry);
+    if (code == ARCHIVE_EOF) return text;
+    if (code != ARCHIVE_OK && code != ARCHIVE_WARN) {
+      return fail("{} cannot be unpacked: {}", file.string(), archive_text(reader.get()));
+    }
+    const std::string name = without_first_folder(archive_entry_pathname(entry));
+    if (std::find(std::begin(kBuildFiles), std::end(kBuildFiles), name) == std::end(kBuildFiles)) {
+      continue;
+    }
+    char buffer[16384];
+    for (;;) {
+      const la_ssize_t n = archive_read_data(reader.get(), buffer, sizeof buffer);
+      if (n < 0)
+        return fail("{} cannot be unpacked: {}", file.string(), archive_text(reader.get()));
+      if (n == 0) break;
+      text.append(buffer, static_cast<std::size_t>(n));
+    }
+    text += '\n';
   }
 }
 
@@ -324,6 +430,16 @@ Result<std::string> digest_source(const PackageSource& source, bool keep_build) 
     hash.update(line.data(), line.size());
   }
   return hash.hex();
+}
+
+Result<std::string> read_build_files(const PackageSource& source) {
+  if (source.kind == SourceKind::kSdist) return build_files_in(source.path);
+  std::string text;
+  if (source.kind != SourceKind::kFolder) return text;
+  for (std::string_view name : kBuildFiles) {
+    if (auto file = read_file(source.path / name)) text += *file + '\n';
+  }
+  return text;
 }
 
 GitState read_git(const fs::path& folder, ProcessRunner& processes, std::stop_token stop) {

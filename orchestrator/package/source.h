@@ -49,6 +49,10 @@ Result<void> copy_source(const PackageSource& source, const std::filesystem::pat
 // SHA-256 of what copy_source() would copy: names, modes, links and contents.
 Result<std::string> digest_source(const PackageSource& source, bool keep_build);
 
+// The text of the files that say how it is built: setup.py, pyproject.toml and so on of its first
+// folder, one behind the other. Empty: a wheel.
+Result<std::string> read_build_files(const PackageSource& source);
+
 // The commit and branch of the folder's git repository, for the key of a build; empty: none.
 struct GitState {
   std::filesystem::path git_dir;  // Absolute.

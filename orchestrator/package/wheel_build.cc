@@ -12,9 +12,8 @@
 #include "orchestrator/base/unique_fd.h"
 #include "orchestrator/build.h"
 #include "orchestrator/lock_folder.h"
+#include "orchestrator/package/build_inputs.h"
 #include "orchestrator/package/explain.h"
-
-extern char** environ;
 
 namespace dsi {
 
@@ -61,58 +60,25 @@ Error failure(const std::string& name, const std::string& text, const fs::path& 
 
 }  // namespace
 
-std::map<std::string, std::string> build_variables() {
-  static constexpr std::string_view kNames[] = {"CC",
-                                                "CXX",
-                                                "CFLAGS",
-                                                "CXXFLAGS",
-                                                "CPPFLAGS",
-                                                "LDFLAGS",
-                                                "ARCHFLAGS",
-                                                "CUDA_HOME",
-                                                "CUDA_PATH",
-                                                "CUDACXX",
-                                                "NVCC_PREPEND_FLAGS",
-                                                "NVCC_APPEND_FLAGS",
-                                                "TORCH_CUDA_ARCH_LIST",
-                                                "CUTLASS_PATH",
-                                                "LIBRARY_PATH",
-                                                "CPATH",
-                                                "C_INCLUDE_PATH",
-                                                "CPLUS_INCLUDE_PATH",
-                                                "SOURCE_DATE_EPOCH",
-                                                "FORCE_CUDA",
-                                                "PYTHONPATH"};
-  std::map<std::string, std::string> variables;
-  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
-    const std::string_view line = *at;
-    const std::string_view name = line.substr(0, line.find('='));
-    if (name.size() == line.size()) continue;
-    const bool counts = name.starts_with("DS_") ||
-                        std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-    if (counts) variables[std::string(name)] = line.substr(name.size() + 1);
-  }
-  return variables;
-}
-
 Result<fs::path> wheel_folder(const WheelRequest& request, const fs::path& cache) {
   DSI_TRY(std::string sources, digest_source(request.source, request.keep_build));
-  nlohmann::json key = {{"sources", sources},
-                        {"python", request.python.executable},
-                        {"python_version", request.python.version},
-                        {"tag", request.python.tag},
-                        {"torch", request.python.torch},
-                        {"torch_path", request.python.torch_path},
-                        {"compiler", request.compiler},
-                        {"nvcc", request.nvcc},
-                        {"commit", request.git.commit},
-                        {"branch", request.git.branch},
-                        {"added", request.environment},
-                        {"variables", build_variables()}};
-  for (const char* tool : {"setuptools", "wheel", "ninja"}) {
-    auto at = request.python.installed.find(tool);
-    if (at != request.python.installed.end()) key[tool] = at->second;
-  }
+  DSI_TRY(std::string files, read_build_files(request.source));
+  const nlohmann::json key = {
+      {"sources", sources},
+      {"python", request.python.executable},
+      {"python_version", request.python.version},
+      {"tag", request.python.tag},
+      {"torch", request.python.torch},
+      {"torch_path", request.python.torch_path},
+      {"compiler", request.compiler},
+      {"nvcc", request.nvcc},
+      {"commit", request.git.commit},
+      {"branch", request.git.branch},
+      {"added", request.environment},
+      {"tools", build_tools()},
+      // Without isolation a build may use, and find at run time, any of them.
+      {"installed", request.python.installed},
+      {"variables", build_variables(request.name, files)}};
   const std::string text = key.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return cache / "wheels" / sha256_hex(text).substr(0, 20);
 }

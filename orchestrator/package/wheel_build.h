@@ -1,6 +1,7 @@
 #pragma once
 
-// Builds one wheel from a source, once for the same source, toolchain and flags:
+// Builds one wheel from a source, once for the same source, Python with what is installed in it,
+// tools and variables:
 //
 //   <cache>/wheels/<key>/lock        one run at a time
 //                        tree/       the copy that is built; removed when it is done
@@ -22,6 +23,7 @@
 namespace dsi {
 
 struct WheelRequest {
+  std::string name;      // Of the package, normalised.
   PackageSource source;  // No requirement any more.
   BuildPython python;
   bool keep_build = false;  // -n
@@ -37,9 +39,6 @@ struct WheelBuild {
   std::filesystem::path log;  // Of the build; empty if the source is a wheel itself.
   bool fresh = false;         // It was built now.
 };
-
-// The variables of this process's environment that a build reads.
-std::map<std::string, std::string> build_variables();
 
 // The folder below `cache` in which exactly this is built.
 Result<std::filesystem::path> wheel_folder(const WheelRequest& request,

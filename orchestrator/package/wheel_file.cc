@@ -16,7 +16,7 @@
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/base/unique_fd.h"
 #include "orchestrator/elf.h"
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/text.h"
 
 namespace dsi {

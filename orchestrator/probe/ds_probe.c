@@ -12,7 +12,8 @@
 //
 //   <nonce> load                      before dlopen
 //   <nonce> refused <dlerror>         the loader did not take it
-//   <nonce> alone <why>               only --shared: this op has to be tried without
+//   <nonce> symbol <name>             what the C++ name of the symbol in it means, if one is
+//   missing <nonce> alone <why>               only --shared: this op has to be tried without
 //   <nonce> no-test <symbol>          it has no self-test
 //   <nonce> test                      before the self-test
 //   <nonce> result <code> <detail>    0 ok, 1 wrong, 2 missing dependency, 3 skipped
@@ -112,12 +113,33 @@ static int has_own_search_path(void* library) {
   return 0;
 }
 
+// The node's C++ library knows; where there is none the name stays as it is.
+static void tell_symbol(const char* refused) {
+  static const char kUndefined[] = "undefined symbol: ";
+  const char* at = strstr(refused, kUndefined);
+  if (at == NULL) return;
+  at += sizeof kUndefined - 1;
+  char symbol[kDetailSize];
+  size_t size = strcspn(at, ", ");
+  if (size >= sizeof symbol) return;
+  memcpy(symbol, at, size);
+  symbol[size] = '\0';
+  void* library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+  char* (*demangle)(const char*, char*, size_t*, int*) = NULL;
+  if (library != NULL) *(void**)&demangle = dlsym(library, "__cxa_demangle");
+  int status = -1;
+  char* name = demangle != NULL ? demangle(symbol, NULL, NULL, &status) : NULL;
+  if (name != NULL && status == 0) answer("symbol", name);
+}
+
 static void try_op(const char* path, const char* op, const char* device, int shared) {
   answer("load", "");
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     const char* why = dlerror();
-    answer("refused", why != NULL ? why : "dlopen failed without a reason");
+    if (why == NULL) why = "dlopen failed without a reason";
+    answer("refused", why);
+    tell_symbol(why);
     _exit(0);
   }
   // Such an op may bring its own copy of a library that is loaded here already.

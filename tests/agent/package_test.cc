@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "orchestrator/base/shell_quote.h"
@@ -92,6 +93,17 @@ class PackageTest : public AgentTest {
   }
   protocol::HostResult report() {
     return ask("report", protocol::ReportRequest{{}, 60, "greet", python()});
+  }
+
+  // Whatever the environment's Python runs.
+  int programs_of_the_environment() {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      std::ifstream file(entry.path() / "cmdline");
+      std::string program;
+      if (std::getline(file, program, '\0')) count += program.starts_with(environment_.string());
+    }
+    return count;
   }
 
   std::string value() {
@@ -234,6 +246,28 @@ TEST_F(PackageTest, The_same_release_again_is_up_to_date_and_sends_nothing) {
   EXPECT_EQ(report().error.what, "");
 }
 
+TEST_F(PackageTest, A_dependency_that_came_along_and_is_damaged_is_mended_by_the_same_release) {
+  output_of("/usr/bin/python3 " + quoted(fs::path(DSI_PACKAGE_TESTS) / "greet.py") + " " +
+            quoted(folder_.path()) + " 3.0 '' '' helper");
+  TestRelease one = package_release("1.0");
+  for (const auto& entry : fs::directory_iterator(folder_.path() / "wheel-3.0")) {
+    std::string path = "wheels/" + entry.path().filename().string();
+    one.add_file(path, slurp(entry.path()));
+    one.manifest.packages[0].dependencies = {path};
+  }
+  ASSERT_EQ(install_package(one), "installed") << last_.error.what;
+  EXPECT_EQ(install_package(one), "up-to-date") << last_.error.what;
+  write(site_ / "helper" / "data.txt", "altered");
+  EXPECT_THAT(report().error.what, HasSubstr("helper/data.txt is altered"));
+  EXPECT_EQ(install_package(one), "repaired") << last_.error.what;
+  EXPECT_EQ(install_package(one), "up-to-date") << last_.error.what;
+  fs::remove_all(site_ / "helper");
+  EXPECT_THAT(report().error.what, HasSubstr("helper/__init__.py is missing"));
+  EXPECT_EQ(install_package(one), "repaired") << last_.error.what;
+  EXPECT_EQ(slurp(site_ / "helper" / "data.txt"), "data of 3.0\n");
+  EXPECT_EQ(report().error.what, "");
+}
+
 TEST_F(PackageTest, Two_environments_on_a_node_do_not_mix) {
   fs::path other = folder_.path() / "other";
   output_of("/usr/bin/python3 -m venv " + quoted(other));
@@ -257,6 +291,20 @@ TEST_F(PackageTest, Uninstall_leaves_nothing) {
   EXPECT_EQ(snapshot(environment_), before);
   EXPECT_FALSE(fs::exists(prefix_));
   EXPECT_EQ(uninstall().result, "uninstalled") << "again";
+}
+
+TEST_F(PackageTest, Uninstall_takes_what_one_that_was_cut_off_has_left) {
+  auto before = snapshot(environment_);
+  ASSERT_EQ(install_package(package_release("1.0")), "installed") << last_.error.what;
+  fs::path shared = site_.parent_path() / "ds-install";
+  fs::copy(shared, folder_.path() / "kept", fs::copy_options::recursive);
+  EXPECT_EQ(uninstall().result, "uninstalled") << last_.error.what;
+  // The package is gone, and its state says so.
+  fs::copy(folder_.path() / "kept", shared, fs::copy_options::recursive);
+  write(shared / "greet" / "state.json", R"({"token": "t", "release": "", "saved": null})");
+  EXPECT_EQ(uninstall().result, "uninstalled") << last_.error.what;
+  EXPECT_FALSE(fs::exists(shared));
+  EXPECT_EQ(snapshot(environment_).size(), before.size());
 }
 
 TEST_F(PackageTest, Uninstall_and_report_do_not_touch_what_something_else_installed) {
@@ -319,6 +367,27 @@ TEST_F(PackageTest, A_read_only_environment_is_refused_before_a_byte_is_sent) {
   } else {
     fs::permissions(site_, fs::perms(0755));
   }
+}
+
+// What the head is told is what there is: not "failed", with the new package coming afterwards.
+TEST_F(PackageTest, A_switch_that_does_not_end_is_cancelled_and_put_back) {
+  pip_install("1.0");
+  // Every Python of the environment that is started in the middle of the switch stands still.
+  fs::path phase = site_.parent_path() / "ds-install" / "journal.phase";
+  write(site_ / "hang.pth", "import os, time; exec(\"while os.path.exists('" + phase.string() +
+                                "'): time.sleep(0.05)\")\n");
+  auto before = snapshot(environment_);
+  protocol::InstallRequest request;
+  request.probe_timeout_s = 3600;
+  request.switch_timeout_s = 1;
+  EXPECT_EQ(install_package(package_release("2.0"), request), "failed");
+  EXPECT_THAT(last_.error.what, HasSubstr("did not end within 1 s; install was cancelled"));
+  EXPECT_EQ(last_.error.help, "the environment is as it was");
+  EXPECT_EQ(last_.to, "greet 1.0");
+  EXPECT_EQ(snapshot(environment_), before);
+  EXPECT_EQ(programs_of_the_environment(), 0) << "what hung is gone";
+  fs::remove(site_ / "hang.pth");
+  EXPECT_EQ(install_package(package_release("2.0")), "installed") << last_.error.what;
 }
 
 TEST_F(PackageTest, A_head_that_dies_at_any_message_leaves_the_old_package_or_the_new) {

@@ -1,6 +1,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include <sys/statvfs.h>
+
 #include "tests/agent/fixture.h"
 
 namespace dsi::testing {
@@ -117,6 +119,12 @@ TEST_F(ReportTest, Prints_the_form_that_people_know) {
   EXPECT_THAT(text, HasSubstr("built with torch ....... 1.13.1\n"));
   EXPECT_THAT(text, HasSubstr("release ................ " + id_ + "\n"));
   EXPECT_THAT(text, ::testing::Not(HasSubstr("\x1b")));
+  struct statvfs shm {};
+  ASSERT_EQ(::statvfs("/dev/shm", &shm), 0);
+  // The agent has no floating point to print it by.
+  EXPECT_THAT(text, HasSubstr(fmt::format("{:.2f} GB\n", static_cast<double>(shm.f_blocks) *
+                                                             static_cast<double>(shm.f_frsize) /
+                                                             (1024.0 * 1024.0 * 1024.0))));
 }
 
 TEST_F(ReportTest, Ends_with_0_if_all_is_well_and_speaks_json) {

@@ -47,13 +47,14 @@ class BringTest : public ::testing::Test {
     return (folder_.path() / ("host " + std::to_string(host))).string();
   }
 
-  Result<Brought> bring(int host, AgentSources* sources, const std::string& key = kKeyHex) {
+  Result<Brought> bring(int host, AgentSources* sources, const std::string& key = kKeyHex,
+                        AgentPlace place = AgentPlace::kStore) {
     AgentStart start{"abc" + std::to_string(host), prefix(host), false};
     transcript_.clear();
     in_vain_ = 0;
-    return bring_agent(
-        {*host_, start, *agent_, sources, key, 30s, stop_.get_token(), sent_, transcript_},
-        in_vain_);
+    return bring_agent({*host_, start, *agent_, sources, key, 30s, stop_.get_token(), sent_,
+                        transcript_, nullptr, place},
+                       in_vain_);
   }
 
   // Host 1 passes the agent on, once for each time that it is asked.
@@ -105,6 +106,26 @@ TEST_F(BringTest, The_second_host_gets_it_from_the_first_and_the_head_sends_the_
   EXPECT_EQ(sources.numbers().from_hosts, 1u);
   EXPECT_EQ(in_vain_, 0u);
   EXPECT_EQ(read_file(prefix(2) + "/store/" + digest_ + ".lzma").value_or(""), wire_);
+}
+
+TEST_F(BringTest, To_look_it_lies_in_a_folder_that_goes_with_it) {
+  auto temporary = folder_.path() / "tmp";
+  fs::create_directory(temporary);
+  ::setenv("TMPDIR", temporary.c_str(), 1);
+  AgentSources sources(AgentSources::Limits{});
+  ASSERT_TRUE(bring(1, &sources));
+  listen_on_host_1(sources);
+  auto brought = bring(2, &sources, kKeyHex, AgentPlace::kOwnFolder);
+  ::unsetenv("TMPDIR");
+  ASSERT_TRUE(brought) << brought.error().what;
+  EXPECT_THAT(transcript_, ElementsAre("takes the agent from host1"));
+  EXPECT_FALSE(fs::exists(prefix(2))) << "the host is as it was";
+  // Whole, with what others take it by.
+  auto own = temporary / ".ds-look-abc2";
+  EXPECT_EQ(read_file(own / (digest_ + ".lzma")).value_or(""), wire_);
+  brought->agent.reset();
+  for (int i = 0; i < 3000 && fs::exists(own); ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(fs::is_empty(temporary)) << "the folder stays behind";
 }
 
 TEST_F(BringTest, Where_the_source_does_not_send_the_head_brings_it_on_the_same_connection) {

@@ -249,7 +249,8 @@ class LoaderTest : public ::testing::Test {
             std::to_string(payload.bytes.size()),
             std::to_string(payload.wire.size()),
             "abc123",
-            prefix_.string()};
+            prefix_.string(),
+            store_.string()};
   }
   std::vector<std::string> words() const { return words_for(payload_, DSI_LOADER); }
 

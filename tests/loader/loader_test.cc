@@ -25,6 +25,21 @@ TEST_F(LoaderTest, Becomes_the_agent_that_comes_by_standard_input_and_leaves_it_
   expect_whole();
 }
 
+TEST_F(LoaderTest, An_agent_that_is_to_lie_elsewhere_leaves_the_prefix_alone) {
+  auto there = folder_.path() / "of its own";
+  fs::create_directory(there);
+  auto with_folder = words();
+  with_folder.back() = there.string();
+  Loader loader(with_folder);
+  EXPECT_EQ(loader.read_until("ready\n"), kReady);
+  loader.write("stdin\n" + payload_.wire);
+  EXPECT_EQ(loader.read_until("\n"), greeting());
+  EXPECT_EQ(loader.end().code, 7);
+  EXPECT_EQ(read_file(there / (payload_.digest + ".x")).value_or(""), payload_.bytes);
+  EXPECT_EQ(read_file(there / (payload_.digest + ".lzma")).value_or(""), payload_.wire);
+  EXPECT_TRUE(names().empty());
+}
+
 TEST_F(LoaderTest, Starts_the_real_agent) {
   payload_.bytes = read_file(DSI_AGENT).value_or("");
   payload_.wire = read_file(DSI_AGENT_LZMA).value_or("");

@@ -272,7 +272,8 @@ class RealNode {
  public:
   RealNode(const Payload& payload, const fs::path& prefix)
       : loader_({DSI_LOADER, "load", payload.digest, std::to_string(payload.bytes.size()),
-                 std::to_string(payload.wire.size()), "abc123", prefix.string()}) {
+                 std::to_string(payload.wire.size()), "abc123", prefix.string(),
+                 (prefix / "store").string()}) {
     EXPECT_EQ(loader_.read_until("ready\n"), kReady);
   }
   void write(const std::string& bytes) { loader_.write(bytes); }

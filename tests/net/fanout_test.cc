@@ -223,6 +223,35 @@ TEST_F(Fanout, Six_hosts_are_installed_and_the_head_sends_less_than_two_copies) 
   expect_nothing_runs();
 }
 
+// What leaves the head for a host that has no agent yet: with eight the agent, which leaves it
+// once, weighs most.
+TEST_F(Fanout, First_contact_with_eight_hosts_costs_the_head_less_than_64_KiB_for_each) {
+  Cluster cluster(8);
+  if (!cluster.why_not().empty()) GTEST_SKIP() << cluster.why_not();
+  std::string ops = std::string(DSI_TEST_FOLDER) + "/fanout-ops";
+  write_op(ops, "seed", 64);
+  auto sent = [&] {
+    std::istringstream lines(cluster.control({"traffic"}).out);
+    for (std::string direction, unit, line; std::getline(lines, line);) {
+      long count = 0;
+      std::istringstream(line) >> direction >> count >> unit;
+      if (direction == "sent" && unit == "bytes") return count;
+    }
+    return -1L;
+  };
+  const long before = sent();
+  JsonReport report = cluster.ds_install_json({"--ops-dir", ops, "--ops", "seed"});
+  const long after = sent();
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_EQ(report.count("installed"), 8);
+  EXPECT_GT(after, before);
+  EXPECT_LT((after - before) / 8, 64 * 1024);
+  // It was put into the store, so the next run sends none of it.
+  const long again = sent();
+  EXPECT_EQ(cluster.ds_install_json({"--ops-dir", ops, "--ops", "seed"}).count("up-to-date"), 8);
+  EXPECT_LT((sent() - again) / 8, 16 * 1024);
+}
+
 TEST_F(Fanout, A_star_is_what_it_says) {
   START(4);
   begin({"--topology", "star"});

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A project with one compiled module, as small as they come.
 std::string write_project(const std::string& folder, const std::string& version) {
@@ -62,6 +63,11 @@ TEST(PackageBuild, A_source_tree_is_built_once_and_goes_into_every_host_s_own_Py
   for (int node = 1; node <= 3; ++node) make_environment(cluster, node);
   const std::string config = write_config(cluster);
   const std::string one = write_project(cluster.folder() + "/one", "1.0");
+  // Their Python is known before anything of ours is there, and nothing is there afterwards.
+  Outcome before = cluster.ds_install({"plan", "--package", one, "--config", config});
+  EXPECT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_THAT(before.out, Not(HasSubstr("is looked at when it installs")));
+  EXPECT_EQ(cluster.on_node(1, "ls -d /opt/ds-ops 2>/dev/null").out, "");
   JsonReport first = cluster.ds_install_json({"--package", one, "--config", config});
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(first.count("installed"), 3);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/net/cluster.h"
 
 namespace dsi {
@@ -57,7 +60,7 @@ TEST(Survey, Hosts_that_cannot_take_it_are_refused_untouched_and_the_others_get_
   for (int node : {2, 3, 4}) EXPECT_EQ(cluster.on_node(node, kInstalled).out, "") << node;
   // And nothing of the look is left anywhere else.
   for (int node : {1, 2, 3, 4}) {
-    EXPECT_EQ(cluster.on_node(node, "ls -A /tmp /dev/shm /var/tmp | grep ds-facts").out, "");
+    EXPECT_EQ(cluster.on_node(node, "ls -A /tmp /dev/shm /var/tmp | grep ds-look").out, "");
   }
 
   // Now it is known what the ops need, so a plan says it without a build.
@@ -77,6 +80,48 @@ TEST(Survey, If_all_are_refused_the_exit_code_is_4_and_no_host_is_touched) {
   EXPECT_EQ(none.count("refused"), 2);
   EXPECT_EQ(none.summary().value("exit_code", -1), 4);
   for (int node : {1, 2}) EXPECT_EQ(cluster.on_node(node, kInstalled).out, "") << node;
+}
+
+// The agent is there before anything is compiled, and must not be seen afterwards.
+TEST(Survey, If_nothing_can_be_built_no_host_is_touched) {
+  DSI_CLUSTER(cluster, 3);
+  std::string op = cluster.folder() + "/ops/broken";
+  ASSERT_EQ(cluster
+                .on_head({"sh", "-c",
+                          "mkdir -p \"$0\" && cd \"$0\" && echo \"#error no\" >broken.cpp && "
+                          "echo \"$1\" >op.json",
+                          op,
+                          R"({"name": "broken", "description": "d", "capability": "op.broken",
+                              "devices": ["cpu"], "sources": ["broken.cpp"],
+                              "library": "ds_broken"})"})
+                .exit_code,
+            0);
+  Outcome run = cluster.ds_install({"--ops-dir", cluster.folder() + "/ops", "--ops", "broken"});
+  EXPECT_EQ(run.exit_code, 3) << run.out << run.err;
+  for (int node : {1, 2, 3}) {
+    EXPECT_EQ(cluster.on_node(node, kInstalled).out, "") << node;
+    EXPECT_EQ(cluster.on_node(node, "ls -A /tmp /dev/shm /var/tmp | grep ds-look").out, "");
+    // It leaves at the end of its input, which the head's end is.
+    Outcome left;
+    for (int i = 0; i < 300; ++i) {
+      left = cluster.control({"agents", std::to_string(node)});
+      if (left.out.empty()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    EXPECT_EQ(left.out, "") << node;
+  }
+}
+
+TEST(Survey, Hosts_on_which_nothing_but_the_prefix_runs_programs_are_installed) {
+  DSI_CLUSTER(cluster, 2);
+  ASSERT_EQ(cluster
+                .on_node(2,
+                         "for d in /tmp /dev/shm /var/tmp /root /run; do mount --bind $d $d && "
+                         "mount -o remount,bind,noexec $d || exit 1; done")
+                .exit_code,
+            0);
+  JsonReport run = cluster.ds_install_json({"--ops", "cpu_lion"});
+  EXPECT_EQ(run.count("installed"), 2) << run.err;
 }
 
 TEST(Survey, Who_ignores_a_rule_gets_the_release_and_the_record_says_so) {

@@ -1,5 +1,6 @@
 """bin/ds-package on real environments with the real pip."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -95,8 +96,11 @@ class PackageTest(unittest.TestCase):
     def assert_unchanged(self, before):
         self.assertEqual(differences(before, snapshot(self.environment)), [])
 
+    def shared_folder(self):
+        return self.site.parent / "ds-install"
+
     def state_folder(self):
-        return self.site.parent / "ds-install" / "greet"
+        return self.shared_folder() / "greet"
 
 
 class InstallTest(PackageTest):
@@ -281,6 +285,64 @@ class InstallTest(PackageTest):
         self.assert_installed(self.ds("install", "--release", release, "--release-id", "x"))
         self.assertEqual(value_in(self.environment), "4.0 4.0")
         self.assertIn("helper", self.pip("list"))
+
+    def with_helper(self):
+        """A release whose package needs another one, which comes along."""
+        helper = build_wheel(self.folder, "3.0", (), name="helper")
+        wheel = build_wheel(self.folder, "4.0", extra="import helper")
+        return make_release(self.folder / "with", wheel, dependencies=[helper])
+
+    def test_a_dependency_that_came_along_and_is_damaged_is_told_and_mended(self):
+        release = self.with_helper()
+        again = ("install", "--release", release, "--release-id", "x")
+        self.assert_installed(self.install("1.0"))
+        before = snapshot(self.environment)
+        self.assert_installed(self.ds(*again))
+        whole = snapshot(self.environment)
+        report = ("report", "--package", "greet")
+        self.assertTrue(self.ds(*report).get("intact"))
+        (self.site / "helper" / "data.txt").write_text("altered")
+        answer = self.ds(*report)
+        self.assertFalse(answer.get("intact"))
+        self.assertIn("helper, which came with greet: helper/data.txt is altered",
+                      answer.get("damage"))
+        self.assertEqual(self.ds(*again).result, "repaired")
+        shutil.rmtree(str(self.site / "helper"))
+        for info in self.site.glob("helper-*"):
+            shutil.rmtree(str(info))
+        answer = self.ds(*report)
+        self.assertFalse(answer.get("intact"))
+        self.assertIn("helper 3.0, which greet requires, is missing", answer.get("damage"))
+        self.assertEqual(self.ds(*again).result, "repaired")
+        self.assertTrue(self.ds(*report).get("intact"))
+        # The repairs are part of the install: a rollback takes all that it brought.
+        self.assertEqual({path: what[0] for path, what in snapshot(self.environment).items()
+                          if not path.endswith((".pyc", "RECORD"))},
+                         {path: what[0] for path, what in whole.items()
+                          if not path.endswith((".pyc", "RECORD"))})
+        self.assertEqual(self.ds("rollback", "--package", "greet").get("to"), "id-1.0")
+        self.assertEqual([path for path in snapshot(self.environment) if path not in before], [])
+
+    def test_a_repair_of_the_package_keeps_what_a_rollback_takes_away(self):
+        release = self.with_helper()
+        again = ("install", "--release", release, "--release-id", "x")
+        self.assert_installed(self.install("1.0"))
+        self.assert_installed(self.ds(*again))
+        (self.site / "greet" / "data.txt").write_text("altered")
+        self.assertEqual(self.ds(*again).result, "repaired")
+        self.assertEqual(self.ds("rollback", "--package", "greet").get("to"), "id-1.0")
+        self.assertNotIn("helper", self.pip("list"))
+
+    def test_a_dependency_of_somebody_else_is_left_as_it_is(self):
+        release = self.with_helper()
+        self.pip("install", "--no-index", "--no-deps", release / "wheels" / next(
+            path.name for path in (release / "wheels").glob("helper-*")))
+        (self.site / "helper" / "data.txt").write_text("mine")
+        again = ("install", "--release", release, "--release-id", "x")
+        self.assert_installed(self.ds(*again))
+        self.assertTrue(self.ds("report", "--package", "greet").get("intact"))
+        self.assertEqual(self.ds(*again).result, "repaired")
+        self.assertEqual((self.site / "helper" / "data.txt").read_text(), "mine")
 
     def test_a_module_of_each_fault_has_its_row(self):
         wheel = build_wheel(self.folder, "5.0", ALL_OPS)
@@ -470,6 +532,31 @@ class FailureTest(PackageTest):
         first.stdout.close()
         self.assertEqual(first.wait(), 0)
 
+    def test_another_package_of_the_environment_waits_for_the_same_lock(self):
+        other = make_release(self.folder / "other", build_wheel(self.folder, "1.0", name="other"))
+        first = subprocess.Popen(
+            [str(self.environment / "bin" / "python"), "-I", str(PROGRAM), "install", "--ask",
+             "--release", str(other), "--run", "run-7", "--by", "alice@head"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        while b"probed" not in first.stdout.readline():
+            pass
+        answer = self.install("2.0", "--lock-timeout", 1)
+        self.assert_refused(answer, "is being changed by another run (run run-7 of alice@head)")
+        first.stdin.close()
+        first.stdout.read()
+        first.stdout.close()
+        self.assertEqual(first.wait(), 1)
+        self.assertFalse(self.shared_folder().exists())
+
+    def test_reports_do_not_wait_for_each_other(self):
+        self.assert_installed(self.install("2.0"))
+        with open(str(self.shared_folder() / "environment.lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # As another report has it.
+            report = self.ds("report", "--package", "greet", "--lock-timeout", 0)
+            self.assertEqual(report.result, "reported", report.text)
+            self.assertIn("is being changed by another run",
+                          self.install("1.0", "--lock-timeout", 0).what)
+
 
 def only(lines, *but):
     """Without the environment's own folder, which a file beside it has changed."""
@@ -618,13 +705,7 @@ class KillTest(PackageTest):
              "--release", str(self.releases["2.0"]), "--release-id", "x"],
             stdout=subprocess.PIPE, start_new_session=True)
         stopped = wait_for_stop_or_end(process, log)
-        for pid in family(process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
-        process.stdout.close()
-        process.wait()
+        kill_family(process)
         return stopped
 
     def test_a_machine_that_goes_down_in_the_middle_of_the_switch_is_put_right_later(self):
@@ -635,7 +716,7 @@ class KillTest(PackageTest):
             self.assertLess(number, 60)
             if not self.stop_then_kill_all(number):
                 break
-            journals += (self.state_folder() / "journal.json").exists()
+            journals += (self.shared_folder() / "journal.json").exists()
             answer = self.ds("recover", "--package", "greet")
             self.assertIn(answer.result, ("recovered", "nothing to recover"), answer.text)
             if value_in(self.environment) == "2.0 2.0":
@@ -643,12 +724,152 @@ class KillTest(PackageTest):
             self.assertEqual(differences(before, snapshot(self.environment)), [], number)
         self.assertGreater(journals, 5)
 
+    def run_until(self, renames, *words, stdin=subprocess.DEVNULL):
+        """A run whose worker stops for good after so many renames."""
+        log = self.folder / "strace.log"
+        log.write_text("")
+        process = subprocess.Popen(
+            ["strace", "-f", "-q", "-o", str(log), "-e", "trace=rename",
+             "-e", "inject=rename:signal=STOP:when=%d" % renames,
+             str(self.environment / "bin" / "python"), "-I", str(PROGRAM)] +
+            [str(word) for word in words], stdin=stdin, stdout=subprocess.PIPE)
+        return process, wait_for_stop_or_end(process, log)
+
+    def cancel(self, process):
+        """Asks the first of the two processes to end the other one; its answer."""
+        supervisor = family(process.pid)[1]
+        os.kill(supervisor, signal.SIGUSR1)
+        text = process.stdout.read().decode()
+        process.stdout.close()
+        return Answer(text, process.wait())
+
+    def test_a_run_that_is_cancelled_has_put_back_or_says_that_it_was_done(self):
+        install = ("install", "--release", self.releases["2.0"], "--release-id", "x")
+        before, outcomes = snapshot(self.environment), []
+        for number in range(1, 60):
+            process, stopped = self.run_until(number, *install)
+            answer = self.cancel(process) if stopped else None
+            if not stopped:
+                process.stdout.close()
+                break
+            if answer.returncode == 0:
+                self.assertEqual((answer.result, answer.get("origin"), answer.get("to")),
+                                 ("installed", "greet 1.0", "x"), answer.text)
+                self.assertEqual(value_in(self.environment), "2.0 2.0")
+                back = self.ds("rollback", "--package", "greet")
+                self.assertEqual(back.result, "rolled-back", back.text)
+            else:
+                self.assertEqual(answer.what, "install was cancelled", answer.text)
+                self.assertEqual(answer.help, "the environment is as it was")
+            self.assertEqual(differences(before, snapshot(self.environment)), [], number)
+            outcomes.append(answer.returncode)
+        self.assertEqual(set(outcomes), {0, 1})
+        self.assertFalse(stopped)
+
+    def test_what_a_killed_worker_had_started_ends_too(self):
+        started = self.folder / "started"
+        # A grandchild in a session of its own: nobody's group, nobody's child.
+        wheel = build_wheel(self.folder, "6.0", extra="\n".join((
+            "import os, subprocess, time",
+            "subprocess.Popen(['/bin/sh', '-c', 'echo $$ >%s.new; mv %s.new %s; exec sleep 3600'],"
+            " start_new_session=True)" % (started, started, started),
+            "time.sleep(3600)")))
+        release = make_release(self.folder / "release", wheel)
+        before = snapshot(self.environment)
+        process = subprocess.Popen(
+            [str(self.environment / "bin" / "python"), "-I", str(PROGRAM), "install", "--release",
+             str(release)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        while not started.exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        worker = family(process.pid)[1]
+        others = family(worker)[1:] + [int(started.read_text())]
+        self.assertGreater(len(others), 1)
+        os.kill(worker, signal.SIGKILL)
+        answer = Answer(process.stdout.read().decode(), process.wait())
+        process.stdout.close()
+        self.assertEqual(answer.what, "install was killed by SIGKILL", answer.text)
+        self.assertEqual([pid for pid in others if is_running(pid)], [])
+        self.assertEqual(differences(before, snapshot(self.environment)), [])
+
+    def test_an_uninstall_killed_anywhere_leaves_the_package_or_nothing(self):
+        shutil.rmtree(str(self.environment))
+        run("cp", "-a", self.template, self.environment)
+        empty = {path: what[:2] for path, what in snapshot(self.environment).items()}
+        self.assert_installed(self.install("2.0"))
+        kept = self.folder / "kept"
+        run("cp", "-a", self.environment, kept)
+        restore, uninstall = self.copy_back(kept), ("uninstall", "--package", "greet")
+        ended = set()
+        for call in ("rename", "unlink", "rmdir", "fsync"):
+            for number in range(1, 400):
+                restore()
+                killed = self.kill_at(call, number, *uninstall)
+                where = "%s %d: %s" % (call, number, self.last.text)
+                gone = not (self.site / "greet").exists()
+                if gone:
+                    # The second worker may have been killed like the first.
+                    known = self.last.result == "uninstalled" and self.last.returncode == 0
+                    self.assertTrue(known or "is settled first" in self.last.help, where)
+                else:
+                    self.assertEqual(self.last.returncode, 1, where)
+                    self.assertEqual(value_in(self.environment), "2.0 2.0", where)
+                ended.add(gone)
+                # What comes next finds a place in order.
+                if number % 3 == 0:
+                    answer = self.install("1.0")
+                    self.assert_installed(answer)
+                self.assertEqual(self.ds(*uninstall).result, "uninstalled", where)
+                self.assertFalse(self.shared_folder().exists(), where)
+                now = {path: what[:2] for path, what in snapshot(self.environment).items()}
+                self.assertEqual(differences(empty, now), [], where)
+                if not killed:
+                    break
+        self.assertEqual(ended, {True, False})
+
+    def test_a_machine_that_goes_down_in_an_uninstall_is_put_right_by_whatever_comes(self):
+        self.assert_installed(self.install("2.0"))
+        kept = self.folder / "kept"
+        run("cp", "-a", self.environment, kept)
+        restore, ended = self.copy_back(kept), set()
+        for number in range(1, 60):
+            restore()
+            process, stopped = self.run_until(number, "uninstall", "--package", "greet")
+            kill_family(process)
+            if not stopped:
+                break
+            self.assert_installed(self.install("1.0"))
+            self.assertEqual(value_in(self.environment), "1.0 1.0")
+            self.assertEqual(self.ds("uninstall", "--package", "greet").result, "uninstalled")
+            self.assertFalse(self.shared_folder().exists(), number)
+            ended.add(number)
+        self.assertFalse(stopped)
+        self.assertGreater(len(ended), 5)
+
+    def test_what_one_package_has_left_half_way_is_put_back_by_another_ones_run(self):
+        other = make_release(self.folder / "other", build_wheel(self.folder, "1.0", name="other"))
+        before = snapshot(self.environment)
+        number = 0
+        while not (self.shared_folder() / "journal.phase").exists():
+            number += 1
+            self.assertTrue(self.stop_then_kill_all(number))
+        answer = self.ds("install", "--release", other, "--release-id", "y")
+        self.assert_installed(answer)
+        self.assertEqual(answer.get("note"), "an interrupted install was undone")
+        self.assertEqual(value_in(self.environment), "1.0 1.0")
+        self.assertEqual(value_in(self.environment, "other"), "1.0 1.0")
+        self.assertFalse(self.state_folder().exists())
+        self.assertEqual(self.ds("uninstall", "--package", "other").result, "uninstalled")
+        now = snapshot(self.environment)
+        self.assertEqual(differences({path: what[:2] for path, what in before.items()},
+                                     {path: what[:2] for path, what in now.items()}), [])
+
     def faulty(self, call, error, paths, *words, when="1+"):
         """A run for which this system call on one of these files of the state fails."""
         before = ["strace", "-f", "-q", "--seccomp-bpf", "-o", str(self.folder / "strace.log"), "-e",
                   "trace=" + call, "-e", "inject=%s:error=%s:when=%s" % (call, error, when)]
         for path in paths:
-            before += ["-P", str(self.state_folder() / path)]
+            before += ["-P", os.path.normpath(str(self.state_folder() / path))]
         answer = self.ds(*words, before=before)
         self.assertIn("(INJECTED)", (self.folder / "strace.log").read_text(errors="replace"))
         return answer
@@ -657,7 +878,8 @@ class KillTest(PackageTest):
         before = snapshot(self.environment)
         # The first is the phase "in"; from the state of the new package on there is no space.
         answer = self.faulty("openat", "ENOSPC",
-                             ("phase.partial", "state.json.next.partial", "journal.json.partial"),
+                             ("../journal.phase.partial", "state.json.next.partial",
+                              "../journal.json.partial"),
                              "install", "--release", self.releases["2.0"], when="3+")
         self.assertIn("No space left on device", answer.what)
         self.assert_unchanged(before)
@@ -665,7 +887,7 @@ class KillTest(PackageTest):
 
     def test_an_environment_that_cannot_be_put_back_is_said_to_be_half_way(self):
         before = snapshot(self.environment)
-        answer = self.faulty("rename,unlink", "EIO", ("state.json.next", "phase.back"),
+        answer = self.faulty("rename,unlink", "EIO", ("state.json.next", "../journal.back"),
                              "install", "--release", self.releases["2.0"])
         self.assertIn("the environment is half-way", answer.what)
         self.assertEqual(answer.returncode, 1)
@@ -674,14 +896,14 @@ class KillTest(PackageTest):
 
     def test_a_journal_that_cannot_be_read_costs_nothing(self):
         before = snapshot(self.environment)
-        self.faulty("rename,unlink", "EIO", ("state.json.next", "phase.back"),
+        self.faulty("rename,unlink", "EIO", ("state.json.next", "../journal.back"),
                     "install", "--release", self.releases["2.0"])
         recover = ("recover", "--package", "greet")
-        for name in ("journal.json", "phase"):
+        for name in ("../journal.json", "../journal.phase"):
             answer = self.faulty("openat", "EIO", [name], *recover)
             self.assertEqual(answer.returncode, 1)
             self.assertIn("the environment is half-way", answer.what)
-        for name in ("journal.json", "state.json"):
+        for name in ("../journal.json", "state.json"):
             path = self.state_folder() / name
             text = path.read_text() if path.exists() else None
             path.write_text("{")
@@ -697,7 +919,7 @@ class KillTest(PackageTest):
     def test_what_lies_in_the_environment_is_enough_to_put_it_right(self):
         before = snapshot(self.environment)
         number = 0
-        while not (self.state_folder() / "phase").exists():
+        while not (self.shared_folder() / "journal.phase").exists():
             number += 1
             self.assertTrue(self.stop_then_kill_all(number))
         run(self.environment / "bin" / "python", "-I", self.state_folder() / "ds-package",
@@ -714,6 +936,26 @@ def family(pid):
     except OSError:
         pass
     return found
+
+
+def kill_family(process):
+    """All at once, as when a machine goes down."""
+    for pid in family(process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    process.stdout.close()
+    process.wait()
+
+
+def is_running(pid):
+    """Not one that is only waited for."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def wait_for_stop_or_end(process, log):

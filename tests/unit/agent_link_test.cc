@@ -25,8 +25,11 @@ std::string through(const std::string& shell, const std::string& command) {
   return result ? result->out : result.error().what;
 }
 
+// The real loader; what stands for the agent is never sent here.
 AgentBinary::Wire read_loader() {
-  return {read_file(DSI_LOADER).value_or(""), "compressed"};
+  AgentBinary agent("", "", {"", DSI_LOADER, DSI_LOADER});
+  auto wire = agent.wire();
+  return wire ? **wire : AgentBinary::Wire{};
 }
 
 class Shells : public ::testing::TestWithParam<const char*> {};
@@ -79,6 +82,39 @@ TEST_P(Shells, All_start_the_loader_that_they_are_given) {
   EXPECT_TRUE(std::filesystem::is_empty(start.prefix + "/store")) << "the loader stays behind";
 }
 
+TEST_P(Shells, All_start_it_in_a_folder_that_goes_with_it) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  for (bool gzip : {false, true}) {
+    TempFolder folder;
+    std::filesystem::create_directory(folder.path() / "tmp");
+    AgentStart start{"abc123", folder.path().string() + "/a prefix", false, gzip};
+    auto wire = read_loader();
+    auto input = folder.write("input", loader_for(start, wire));
+    std::string out = through(
+        "/bin/sh",
+        fmt::format("TMPDIR={} {} -c {} <{} 2>&1", (folder.path() / "tmp").string(), GetParam(),
+                    shell_quote(bring_command(start, some_agent(), wire, AgentPlace::kOwnFolder)),
+                    input.string()));
+    EXPECT_EQ(out, "\nDSL0 abc123 ready\n");
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "tmp")) << "the folder stays behind";
+    EXPECT_FALSE(std::filesystem::exists(start.prefix)) << "looking must change nothing";
+  }
+}
+
+TEST_P(Shells, All_unpack_the_loader_where_there_is_gzip) {
+  if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
+  TempFolder folder;
+  AgentStart start{"abc123", folder.path().string() + "/a prefix", false, true};
+  auto wire = read_loader();
+  EXPECT_LT(loader_for(start, wire).size(), wire.loader.size() * 3 / 4);
+  auto input = folder.write("input", loader_for(start, wire));
+  std::string out =
+      through("/bin/sh",
+              fmt::format("{} -c {} <{} 2>&1", GetParam(),
+                          shell_quote(bring_command(start, some_agent(), wire)), input.string()));
+  EXPECT_EQ(out, "\nDSL0 abc123 ready\n");
+}
+
 TEST_P(Shells, All_say_why_the_loader_does_not_run) {
   if (!std::filesystem::exists(GetParam())) GTEST_SKIP() << GetParam() << " is not installed";
   TempFolder folder;
@@ -105,9 +141,13 @@ INSTANTIATE_TEST_SUITE_P(AgentLink, Shells,
                          });
 
 TEST(AgentLink, Commands_hold_nothing_that_a_login_shell_could_read_its_own_way) {
-  AgentStart start{"abc123", "/opt/ds ops", true};
+  AgentStart start{"abc123", "/opt/ds ops", true, true};
+  FactsProgram facts{std::string(64, 'f'), "x86_64", "the program"};
   for (const std::string& command :
-       {look_command(start, some_agent()), bring_command(start, some_agent(), read_loader())}) {
+       {look_command(start, some_agent()),
+        look_command(start, some_agent(), &facts, {"/usr/lib/torch"}),
+        bring_command(start, some_agent(), read_loader()),
+        bring_command(start, some_agent(), read_loader(), AgentPlace::kOwnFolder)}) {
     EXPECT_EQ(std::count(command.begin(), command.end(), '\''), 2) << command;
     EXPECT_EQ(command.find_first_of("\\!\n"), std::string::npos) << command;
     EXPECT_EQ(command.find("exec sudo -n -H /bin/sh -c '"), 0u);
@@ -163,23 +203,40 @@ TEST(AgentLink, Noise_before_the_greeting_is_skipped_however_the_bytes_come) {
 
 TEST(AgentLink, What_a_host_says_about_itself_comes_before_the_greeting) {
   FactsProgram program{std::string(64, 'f'), "x86_64", "the program"};
-  protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
   std::string stream =
       "Welcome!\n\nDSF0 abc123 need\n\nDSF1 abc123 {\"arch\":\"x86_64\",\"clock_ns\":5}\n"
-      "\nDSI1 abc123\n" +
-      protocol::json_frame("hello", hello);
+      "\nDSI0 abc123\narch=x86_64\ngzip=/bin/gzip\nend=\n";
   for (std::size_t piece : {1u, 7u, 100000u}) {
     AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123",
                    std::string(64, 'd'));
     auto facts = link.hear_facts(program, Deadline::after(1s));
     ASSERT_TRUE(facts) << facts.error().what;
-    EXPECT_TRUE(facts->known);
-    EXPECT_EQ(facts->arch, "x86_64");
-    EXPECT_LT(facts->clock_off_s, -1e9) << "its clock stands in 1970";
+    ASSERT_TRUE(*facts);
+    EXPECT_TRUE((*facts)->known);
+    EXPECT_EQ((*facts)->arch, "x86_64");
+    EXPECT_LT((*facts)->clock_off_s, -1e9) << "its clock stands in 1970";
     EXPECT_EQ(link.bytes_sent(), program.bytes.size());
     auto greeting = link.greet(Deadline::after(1s));
     ASSERT_TRUE(greeting) << greeting.error().what;
+    EXPECT_FALSE(greeting->agent);
+    EXPECT_TRUE(greeting->gzip);
+  }
+}
+
+TEST(AgentLink, Where_there_is_an_agent_nothing_is_sent_to_look) {
+  FactsProgram program{std::string(64, 'f'), "x86_64", "the program"};
+  protocol::Hello hello{protocol::kVersion, std::string(64, 'd'), {}};
+  std::string stream = "Welcome!\nDSI1 abc123\n" + protocol::json_frame("hello", hello);
+  for (std::size_t piece : {1u, 7u, 100000u}) {
+    AgentLink link(std::make_unique<ScriptedChannel>(stream, piece), "abc123",
+                   std::string(64, 'd'));
+    auto facts = link.hear_facts(program, Deadline::after(1s));
+    ASSERT_TRUE(facts) << facts.error().what;
+    EXPECT_FALSE(*facts);
+    auto greeting = link.greet(Deadline::after(1s));
+    ASSERT_TRUE(greeting) << greeting.error().what;
     EXPECT_TRUE(greeting->agent);
+    EXPECT_EQ(link.bytes_sent(), 0u);
   }
 }
 
@@ -193,7 +250,7 @@ TEST(AgentLink, A_clock_that_stood_between_question_and_answer_is_right) {
                                                       duration_cast<nanoseconds>(there).count()),
                                           1000),
         "abc123", std::string(64, 'd'));
-    return link.hear_facts(program, Deadline::after(1s)).value().clock_off_s;
+    return link.hear_facts(program, Deadline::after(1s)).value().value().clock_off_s;
   };
   // As long as this process is not stopped for a minute in between.
   EXPECT_NEAR(off(1h), 3600, 60);
@@ -210,9 +267,10 @@ TEST(AgentLink, A_host_that_cannot_be_looked_at_says_why_and_is_greeted) {
                        fmt::format("\nDSF1 abc123 {}\n\nDSI0 abc123\narch=x\nend=\n", line), 1000),
                    "abc123", std::string(64, 'd'));
     auto facts = link.hear_facts(program, Deadline::after(1s));
-    ASSERT_TRUE(facts) << line;
-    EXPECT_FALSE(facts->known);
-    EXPECT_NE(facts->unknown_because.find(reason), std::string::npos) << facts->unknown_because;
+    ASSERT_TRUE(facts && *facts) << line;
+    const NodeFacts& node = **facts;
+    EXPECT_FALSE(node.known);
+    EXPECT_NE(node.unknown_because.find(reason), std::string::npos) << node.unknown_because;
     EXPECT_TRUE(link.greet(Deadline::after(1s)));
   }
 }

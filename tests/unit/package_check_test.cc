@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/check.h"
-#include "orchestrator/package/fatbin.h"
 #include "orchestrator/plan.h"
 
 namespace dsi {
@@ -83,6 +83,60 @@ TEST(PackageCheck, Names_the_Python_that_is_needed_and_the_one_that_is_there) {
   EXPECT_EQ(refusal(python, pure).what, "");
 }
 
+TEST(PackageCheck, Takes_every_manylinux_that_the_hosts_glibc_is_new_enough_for) {
+  ManifestPackage package = deepspeed_wheel();
+  package.needs_symbols.clear();
+  package.modules.clear();
+  auto refusal_of = [&](const std::string& platform, const PythonFacts& python) {
+    package.tags = {"cp311-cp311-" + platform};
+    return refusal(python, package).what;
+  };
+  PythonFacts python = good_python();
+  for (const char* platform :
+       {"manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_5_x86_64",
+        "manylinux_2_31_x86_64", "manylinux_2_36_x86_64"}) {
+    EXPECT_EQ(refusal_of(platform, python), "") << platform;
+  }
+  EXPECT_THAT(refusal_of("manylinux_2_37_x86_64", python),
+              HasSubstr("glibc: needs 2.37 (for cp311-cp311-manylinux_2_37_x86_64), found 2.36"));
+  python.glibc = "2.4";
+  EXPECT_THAT(refusal_of("manylinux1_x86_64", python), HasSubstr("glibc: needs 2.5"));
+  python = good_python();
+  for (const char* other : {"manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2",
+                            "manylinux3_x86_64", "musllinux_1_1_x86_64"}) {
+    EXPECT_THAT(refusal_of(other, python), HasSubstr("Python: needs cp311")) << other;
+  }
+  package.tags = {"cp312-cp312-manylinux2014_x86_64"};
+  EXPECT_THAT(refusal(python, package).what, HasSubstr("Python: needs cp312"));
+  // One of several is enough, and the least that is needed is told.
+  package.tags = {"cp311-cp311-manylinux_2_40_x86_64", "cp311-cp311-manylinux2014_x86_64"};
+  EXPECT_EQ(refusal(python, package).what, "");
+  package.tags = {"cp311-cp311-manylinux_2_40_x86_64", "cp311-cp311-manylinux_2_38_x86_64"};
+  EXPECT_THAT(refusal(python, package).what, HasSubstr("glibc: needs 2.38"));
+}
+
+TEST(PackageCheck, A_pip_that_does_not_know_the_tag_yet_is_named) {
+  ManifestPackage package = deepspeed_wheel();
+  PythonFacts python = good_python();
+  python.pip = "19.3.1";
+  package.tags = {"cp311-cp311-manylinux_2_31_x86_64"};
+  EXPECT_THAT(refusal(python, package).what,
+              HasSubstr("pip: needs 20.3 (for cp311-cp311-manylinux_2_31_x86_64), found 19.3.1"));
+  package.tags = {"cp311-cp311-manylinux_2_31_x86_64", "cp311-cp311-manylinux2014_x86_64"};
+  EXPECT_EQ(refusal(python, package).what, "");
+}
+
+TEST(PackageCheck, A_Python_that_takes_no_manylinux_gets_none) {
+  ManifestPackage package = deepspeed_wheel();
+  package.tags = {"cp311-cp311-manylinux2014_x86_64"};
+  PythonFacts python = good_python();
+  python.tags = {"cp311-cp311-linux_x86_64", "py3-none-any"};
+  EXPECT_THAT(refusal(python, package).what, HasSubstr("Python: needs"));
+  python = good_python();
+  python.glibc.clear();
+  EXPECT_THAT(refusal(python, package).what, HasSubstr("Python: needs"));
+}
+
 TEST(PackageCheck, Wants_the_torch_that_it_was_compiled_with) {
   PythonFacts python = good_python();
   python.torch = "1.13.1";
@@ -146,6 +200,7 @@ TEST(PackageCheck, Device_code_runs_where_the_driver_would_run_it) {
   EXPECT_FALSE(runs_on({"8.0"}, "9.0"));
   EXPECT_TRUE(runs_on({"8.0+PTX"}, "9.0"));
   EXPECT_FALSE(runs_on({"9.0+PTX"}, "8.0"));
+  EXPECT_TRUE(runs_on({"7.0", "8.0+PTX"}, "12.0"));
   EXPECT_TRUE(runs_on({"9.0a"}, "9.0"));
   EXPECT_FALSE(runs_on({"10.0a"}, "10.3"));
   EXPECT_TRUE(runs_on({"10.0f"}, "10.3"));

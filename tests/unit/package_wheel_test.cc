@@ -9,7 +9,7 @@
 #include "orchestrator/adapters/local_process.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 #include "orchestrator/package/source.h"
 #include "orchestrator/package/wheel_build.h"
 #include "orchestrator/package/wheel_file.h"
@@ -299,32 +299,104 @@ TEST_F(Source, A_link_out_of_the_tree_is_copied_as_what_it_leads_to) {
   EXPECT_THAT(dangling.error().help, HasSubstr("-e"));
 }
 
-TEST_F(Source, An_sdist_cannot_write_outside_its_folder) {
-  ProcessResult made = run({"python3", "-c",
-                            "import io, sys, tarfile\n"
-                            "def tar(name, *members):\n"
-                            "  with tarfile.open(name, 'w:gz') as t:\n"
-                            "    for m in members:\n"
-                            "      i = tarfile.TarInfo(m[0])\n"
-                            "      if len(m) > 2: i.type, i.linkname = tarfile.SYMTYPE, m[2]\n"
-                            "      i.size = 0 if len(m) > 2 else len(m[1])\n"
-                            "      t.addfile(i, io.BytesIO(m[1]))\n"
-                            "tar('good-1.tar.gz', ('good-1/setup.py', b'x'))\n"
-                            "tar('up-1.tar.gz', ('up-1/../../out.py', b'x'))\n"
-                            "tar('link-1.tar.gz', ('link-1/l', b'', '../..'), ('link-1/l/out.py', "
-                            "b'x'))\n"},
-                           folder_.path());
-  ASSERT_TRUE(made.ok()) << made.err;
-  auto unpack = [&](const char* name) {
-    return copy_source(read_source((folder_.path() / name).string()).value(),
+TEST_F(Source, A_link_out_of_the_tree_by_way_of_others_is_copied_as_what_it_leads_to) {
+  folder_.write("elsewhere/b.h", "// b\n");
+  folder_.write("c.h", "// c\n");
+  fs::create_directories(folder_.path() / "p/deep/er");
+  // By its letters the second one stays in the tree, and so does the third.
+  fs::create_directory_symlink("../..", folder_.path() / "p/deep/er/top");
+  fs::create_directory_symlink("deep/er/top/../elsewhere", folder_.path() / "p/out");
+  fs::create_directory_symlink("../p/csrc", folder_.path() / "p/round");
+  fs::create_symlink("../c.h", folder_.path() / "elsewhere/c.h");
+  const fs::path copy = folder_.path() / "copies/copy";
+  auto copied = copy_source(source(), copy, false);
+  ASSERT_TRUE(copied) << copied.error().what;
+  EXPECT_TRUE(fs::is_symlink(copy / "deep/er/top"));
+  EXPECT_FALSE(fs::is_symlink(copy / "out"));
+  EXPECT_TRUE(fs::exists(copy / "out/b.h"));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(copy / "out/c.h")));
+  EXPECT_TRUE(fs::exists(copy / "round/a.h"));
+}
+
+// Each member of the archive is a tuple: name, and content or what it links to.
+constexpr char kMakeTar[] = R"py(
+import io, sys, tarfile
+with tarfile.open(sys.argv[1], "w:gz") as t:
+    for kind, name, value in eval(sys.argv[2]):
+        i = tarfile.TarInfo(name)
+        if kind == "file":
+            i.size = len(value)
+            t.addfile(i, io.BytesIO(value.encode()))
+            continue
+        i.type = tarfile.SYMTYPE if kind == "link" else tarfile.LNKTYPE
+        i.linkname = value
+        t.addfile(i)
+)py";
+
+class Sdist : public Source {
+ protected:
+  Result<void> unpack(const std::string& name, const std::string& members) {
+    ProcessResult made =
+        run({"python3", "-c", kMakeTar, (folder_.path() / (name + ".tar.gz")).string(), members});
+    EXPECT_TRUE(made.ok()) << made.err;
+    return copy_source(read_source((folder_.path() / (name + ".tar.gz")).string()).value(),
                        folder_.path() / "deep/er" / name, false);
+  }
+};
+
+TEST_F(Sdist, Cannot_write_outside_its_folder_or_lead_out_of_it) {
+  folder_.write("deep/secret", "not the project's");
+  const std::pair<const char*, const char*> archives[] = {
+      {"up", "[('file', 'a/../../out.py', 'x')]"},
+      {"absolute", "[('file', '/a/setup.py', 'x'), ('link', 'a/l', '/etc')]"},
+      {"above", "[('link', 'a/l', '../..')]"},
+      {"through", "[('link', 'a/l', '../..'), ('file', 'a/l/out.py', 'x')]"},
+      {"folder", "[('file', 'a/d/x', 'x'), ('link', 'a/l', 'd'), ('file', 'a/l/y', 'x')]"},
+      // Each of the two is inside by its letters.
+      {"two",
+       "[('file', 'a/b/c/x', 'x'), ('link', 'a/b/c/s', '../..'),"
+       " ('link', 'a/l', 'b/c/s/../secret')]"},
+      {"later",
+       "[('link', 'a/l', 'b/c/s/../secret'), ('file', 'a/b/c/x', 'x'),"
+       " ('link', 'a/b/c/s', '../..')]"},
+      {"round", "[('link', 'a/l', '../round/setup.py'), ('file', 'a/setup.py', 'x')]"},
+      {"loop", "[('link', 'a/l', 'm'), ('link', 'a/m', 'l')]"},
+      {"hard", "[('hard', 'a/l', 'a/../../secret')]"},
+      {"hard-absolute", "[('hard', 'a/l', '/etc/passwd')]"},
+      {"hard-link", "[('link', 'a/m', '../../secret'), ('hard', 'a/l', 'a/m')]"},
+      {"hard-through", "[('link', 'a/m', '../..'), ('hard', 'a/l', 'a/m/secret')]"},
+      {"hard-none", "[('hard', 'a/l', 'a/nothing')]"},
   };
-  EXPECT_TRUE(unpack("good-1.tar.gz"));
-  EXPECT_TRUE(fs::exists(folder_.path() / "deep/er/good-1.tar.gz/setup.py"));
-  EXPECT_FALSE(unpack("up-1.tar.gz"));
-  EXPECT_FALSE(unpack("link-1.tar.gz"));
+  for (const auto& [name, members] : archives) {
+    auto done = unpack(name, members);
+    ASSERT_FALSE(done) << name;
+    EXPECT_THAT(done.error().what, HasSubstr(std::string(name) + ".tar.gz")) << name;
+  }
   EXPECT_FALSE(fs::exists(folder_.path() / "out.py"));
   EXPECT_FALSE(fs::exists(folder_.path() / "deep/out.py"));
+  EXPECT_FALSE(fs::exists(folder_.path() / "deep/er/out.py"));
+}
+
+TEST_F(Sdist, Says_how_it_is_built) {
+  ASSERT_TRUE(unpack("a-1",
+                     "[('file', 'a-1/setup.py', 'the one'), ('file', 'a-1/a/setup.py', 'other'),"
+                     " ('file', 'a-1/pyproject.toml', 'two')]"));
+  PackageSource source = read_source((folder_.path() / "a-1.tar.gz").string()).value();
+  EXPECT_EQ(read_build_files(source).value(), "the one\ntwo\n");
+}
+
+TEST_F(Sdist, Has_its_own_links) {
+  auto done = unpack("good-1",
+                     "[('link', 'good-1/early', 'csrc/a.h'), ('file', 'good-1/csrc/a.h', 'a'),"
+                     " ('link', 'good-1/pkg/csrc', '../csrc'), ('link', 'good-1/none', 'absent'),"
+                     " ('link', 'good-1/twice', 'pkg/csrc/a.h'),"
+                     " ('hard', 'good-1/pkg/b.h', 'good-1/csrc/a.h')]");
+  ASSERT_TRUE(done) << done.error().what;
+  const fs::path tree = folder_.path() / "deep/er/good-1";
+  for (const char* name : {"early", "csrc/a.h", "pkg/csrc/a.h", "twice", "pkg/b.h"}) {
+    EXPECT_EQ(read_file(tree / name).value_or("unreadable"), "a") << name;
+  }
+  EXPECT_TRUE(fs::is_symlink(tree / "none"));
 }
 
 // ---- the build, with the real pip
@@ -369,6 +441,53 @@ TEST_F(WheelBuilding, The_same_source_is_built_once_and_its_tree_is_only_read) {
   EXPECT_TRUE(build()->fresh);
   request_.environment["DS_BUILD_OPS"] = "1";
   EXPECT_TRUE(build()->fresh);
+}
+
+TEST_F(WheelBuilding, All_that_goes_into_a_wheel_is_in_the_key_of_its_build) {
+  folder_.write("p/setup.py", "import os\nos.environ.get('SOME_SWITCH', os.environ['PATH'])\n");
+  request_.name = "my-proj";
+  const fs::path cache = folder_.path() / "cache";
+  auto key = [&] { return wheel_folder(request_, cache).value(); };
+  const fs::path first = key();
+  EXPECT_EQ(key(), first);
+  for (const char* name : {"CC", "CXX", "CFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "CUDAHOSTCXX",
+                           "TORCH_CUDA_ARCH_LIST", "CMAKE_ARGS", "PKG_CONFIG_PATH",
+                           "LD_LIBRARY_PATH", "DS_BUILD_OPS", "MY_PROJ_FAST", "SOME_SWITCH"}) {
+    const char* before = std::getenv(name);
+    const std::string kept = before != nullptr ? before : "";
+    ::setenv(name, "/another/one", 1);
+    EXPECT_NE(key(), first) << name;
+    before != nullptr ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
+  }
+  for (const char* name : {"MAX_JOBS", "OTHER_SWITCH", "CUDA_VISIBLE_DEVICES", "NVCC_THREADS"}) {
+    ::setenv(name, "7", 1);
+    EXPECT_EQ(key(), first) << name;
+    ::unsetenv(name);
+  }
+  // What is installed beside it: the build imports it, and its headers may be compiled in.
+  for (const char* name : {"setuptools", "pybind11", "numpy"}) {
+    auto kept = request_.python.installed;
+    request_.python.installed[name] = "0.0.1";
+    EXPECT_NE(key(), first) << name;
+    request_.python.installed = kept;
+  }
+  request_.python.torch = "9.9";
+  EXPECT_NE(key(), first);
+}
+
+TEST_F(WheelBuilding, Another_compiler_of_the_same_name_is_another_build) {
+  const fs::path tool = folder_.write("bin/c++", "#!/bin/sh\nexec /usr/bin/c++ \"$@\"\n");
+  ::chmod(tool.c_str(), 0755);
+  const std::string path = std::getenv("PATH");
+  const fs::path cache = folder_.path() / "cache";
+  const fs::path first = wheel_folder(request_, cache).value();
+  ::setenv("PATH", (tool.parent_path().string() + ":" + path).c_str(), 1);
+  const fs::path other = wheel_folder(request_, cache).value();
+  EXPECT_NE(other, first);
+  folder_.write("bin/c++", "#!/bin/sh\nexec /usr/bin/c++ -O1 \"$@\"\n");
+  EXPECT_NE(wheel_folder(request_, cache).value(), other);
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(wheel_folder(request_, cache).value(), first);
 }
 
 TEST_F(WheelBuilding, A_failure_shows_the_error_keeps_the_log_and_is_tried_again) {

@@ -193,17 +193,6 @@ TEST(Rules, Ops_that_need_the_same_are_one_finding) {
       << "fused_adam needs another version";
 }
 
-TEST(Rules, Machine_code_serves_its_major_version_and_PTX_all_later_ones) {
-  EXPECT_TRUE(serves({"8.0"}, "8.6"));
-  EXPECT_FALSE(serves({"8.6"}, "8.0"));
-  EXPECT_FALSE(serves({"8.0"}, "9.0"));
-  EXPECT_TRUE(serves({"7.0", "8.0+PTX"}, "12.0"));
-  EXPECT_FALSE(serves({"9.0+PTX"}, "8.0"));
-  EXPECT_TRUE(serves({"9.0a"}, "9.0"));
-  EXPECT_FALSE(serves({"9.0a+PTX"}, "10.0")) << "what is for one architecture has no successor";
-  EXPECT_FALSE(serves({"nonsense"}, "9.0"));
-}
-
 TEST(Rules, Unknown_words_are_mistakes_with_their_place_and_what_was_meant) {
   EXPECT_EQ(mistake_in("- id: x\n  when: {node.libc.glib: {older_than: '2.3'}}\n"
                        "  severity: refuse\n  message: m\n"),

@@ -40,13 +40,12 @@ inline Requirements good_release() {
   build.torch_abi = "cxx11";
   build.torch_cuda = "12.4";
   build.cuda = "12.4";
-  build.compute_capabilities = {"8.0", "9.0"};
-  build.isa_level = 2;
   build.bytes = 50 << 20;
   build.files = 40;
-  build.ops = {{"async_io", "2.34", "3.4.30", "1.3.9", {"libaio.so.1", "libc.so.6"}, {"cpu"}},
-               {"cpu_adam", "2.34", "3.4.30", "1.3.9", {"libc.so.6"}, {"cpu"}},
-               {"fused_adam", "2.17", "", "", {"libc.so.6"}, {"cuda"}}};
+  build.ops = {
+      {"async_io", "2.34", "3.4.30", "1.3.9", {"libaio.so.1", "libc.so.6"}, {"cpu"}, {}, 0},
+      {"cpu_adam", "2.34", "3.4.30", "1.3.9", {"libc.so.6"}, {"cpu"}, {}, 2},
+      {"fused_adam", "2.17", "", "", {"libc.so.6"}, {"cuda"}, {"8.0", "9.0"}, 0}};
   return build;
 }
 

@@ -9,6 +9,8 @@ import pathlib
 
 import torch
 
+from . import accelerators
+
 _PREFIX = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +40,24 @@ def _load_all():
 OPS = _load_all()
 
 
+def why_not(key):
+    """Why `key` ("op.async_io") is not supported on this machine; empty if it is. Devices are looked
+    for when an op is asked about that has code for them, and CUDA is not started."""
+    op = next((op for op in OPS.values() if op["capability"] == key), None)
+    if op is None:
+        return f"there is no op with the capability {key} in {_PREFIX}"
+    reasons = {device: accelerators.why_no_device(device) for device in op["devices"]}
+    if not all(reasons.values()):
+        return ""
+    said = ", ".join(f"{device}: {why}" for device, why in reasons.items())
+    return f"no device that it has code for ({said})"
+
+
+def supports(key):
+    """Whether the op with this capability is installed, loads, and has a device to work on."""
+    return not why_not(key)
+
+
 def capabilities():
-    """The keys of what is loaded: op.cpu_adam, …"""
-    return sorted(op["capability"] for op in OPS.values())
+    """The keys of all that is supported on this machine, sorted: op.cpu_adam, ..."""
+    return sorted(op["capability"] for op in OPS.values() if supports(op["capability"]))

@@ -44,3 +44,7 @@ int blake2b_compress_ref(void* state, const uint8_t* block);
 AS_REF(blake2b_compress_ssse3)
 AS_REF(blake2b_compress_sse41)
 AS_REF(blake2b_compress_avx2)
+
+// What C++ names mean: for the text of an exception that nobody catches, which says the rest all
+// the same. ds-probe asks the node's own library.
+LEFT_OUT(__cxa_demangle)

@@ -12,6 +12,8 @@ MODULES = {
     "cpu_adagrad": ("deepspeed.ops.adagrad.cpu_adagrad_op", "cpu_adagrad"),
     "cpu_adam": ("deepspeed.ops.adam.cpu_adam_op", "cpu_adam"),
     "cpu_lion": ("deepspeed.ops.lion.cpu_lion_op", "cpu_lion"),
+    "deepspeed_ccl_comm": ("deepspeed.ops.comm.deepspeed_ccl_comm_op", "ccl_comm"),
+    "deepspeed_shm_comm": ("deepspeed.ops.comm.deepspeed_shm_comm_op", "shm_comm"),
     "fp_quantizer": ("deepspeed.ops.fp_quantizer.fp_quantizer_op", "fp_quantizer"),
     "fused_adam": ("deepspeed.ops.adam.fused_adam_op", "fused_adam"),
     "fused_lamb": ("deepspeed.ops.lamb.fused_lamb_op", "fused_lamb"),

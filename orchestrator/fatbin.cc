@@ -8,7 +8,7 @@
 //   0 u16 kind (1 PTX, 2 machine code)   4 u32 size of this header   8 u64 size of the payload
 //   28 u32 architecture (90)             40 u64 flags: bit 20 is the "a" of 90a, bit 21 the "f"
 
-#include "orchestrator/package/fatbin.h"
+#include "orchestrator/fatbin.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
