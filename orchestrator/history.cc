@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -75,6 +76,20 @@ std::string state_of(const HostReport& host) {
   return is_done(host.status) ? "well" : to_string(host.status);
 }
 
+// The rows of the hosts in a report, without what follows them: the rows of their ops are ten times
+// as many. Stops at a line that cannot be read.
+void for_each_host(const fs::path& state, const std::string& run,
+                   const std::function<void(const Json&)>& call) {
+  std::ifstream file(state / "runs" / run / "report.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("{\"type\":\"version\"")) continue;
+    if (!line.starts_with("{\"type\":\"host\"")) return;
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object()) return;
+    call(row);
+  }
+}
+
 std::string status_of(const HostReport& host, const std::string& op) {
   for (const protocol::OpRow& row : host.ops) {
     if (row.op == op) return row.status;
@@ -141,22 +156,16 @@ std::map<std::string, std::set<std::string>> releases_on_hosts(const fs::path& s
   std::size_t looked_at = 0;
   for (const std::string& id : list_runs(state)) {
     if (++looked_at > kMostRunsLookedAt) break;
-    std::ifstream file(state / "runs" / id / "report.jsonl");
-    // The hosts come first, each with all that it said of itself.
-    for (std::string line; std::getline(file, line);) {
-      if (line.starts_with("{\"type\":\"version\"")) continue;
-      if (!line.starts_with("{\"type\":\"host\"")) break;
-      const Json row = Json::parse(line, nullptr, false);
-      if (!row.is_object()) break;
+    for_each_host(state, id, [&](const Json& row) {
       auto releases = row.find("releases");
       const bool uninstalled = text_at(row, "result") == "uninstalled";
-      if (!uninstalled && (releases == row.end() || !releases->is_array())) continue;
+      if (!uninstalled && (releases == row.end() || !releases->is_array())) return;
       const std::string host = text_at(row, "host");
-      if (!seen.insert(host + '\n' + text_at(row, "prefix")).second || uninstalled) continue;
+      if (!seen.insert(host + '\n' + text_at(row, "prefix")).second || uninstalled) return;
       for (const Json& release : *releases) {
         if (release.is_string()) on[release.get<std::string>()].insert(host);
       }
-    }
+    });
   }
   return on;
 }
@@ -275,12 +284,11 @@ std::map<std::string, std::string> releases_on_record(
          summary->command != "uninstall")) {
       continue;
     }
-    auto report = read_report(state, id);
-    if (!report) continue;
-    for (const HostReport& host : report->hosts) {
-      if (elsewhere(host)) continue;
+    for_each_host(state, id, [&](const Json& row) {
+      const HostReport host = parse_host(row);
+      if (elsewhere(host)) return;
       if (is_done(host.status) && open.erase(host.host) > 0) releases[host.host] = host.to;
-    }
+    });
   }
   return releases;
 }
