@@ -186,7 +186,13 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
         (message.type == "result" || message.type == "stage"
              ? message.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
              : message.type));
-    if (message.type == "result") return protocol::body_as<protocol::HostResult>(message);
+    if (message.type == "result") {
+      session.exchanging = false;
+      return protocol::body_as<protocol::HostResult>(message);
+    }
+    if (message.type == "stage" && message.body.value("stage", "") == "probed") {
+      session.exchanging = session.python.has_value();
+    }
     // What a node counts while it serves others is of interest while others are served. It has all
     // it needs by now, so a neighbour that failed at its own install and left is no fault of its.
     if (message.type == "stage" && message.body.value("stage", "") == "busy" &&
@@ -253,25 +259,89 @@ void take_result(HostReport& row, const protocol::HostResult& result) {
   }
 }
 
+tl::expected<void, HostFailure> connect_again(Session& session, const RunContext& run) {
+  session.transcript.push_back("the connection was lost; connects again");
+  auto again = look_at(session.host, session.number, run);
+  if (!again) return tl::unexpected<HostFailure>(again.error());
+  std::uint64_t before = session.bytes_sent();
+  std::vector<std::string> transcript = std::move(session.transcript);
+  session.hang_up();  // The agent's channel is one of the old connection's, and ends before it.
+  session = std::move(*again);
+  session.bytes_before += before;
+  session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
+  return {};
+}
+
+// The host is no more to be asked by others, and takes no more from them.
+void leave_others(Session& session, const RunContext& run) {
+  if (session.swarm != nullptr) session.swarm->leave(session.number);
+  if (distribute::AgentSources* sources = agent_sources_of(run)) {
+    // Others may be taking the agent from this host.
+    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
+  }
+}
+
+// What a request is to come to.
+struct Goal {
+  const char* action;
+  std::string to;  // What the host has then.
+};
+
+Result<protocol::HostResult> ask_report(Session& session, const RunContext& run) {
+  protocol::ReportRequest request{torch_folders_for(session, run),
+                                  static_cast<int>(run.options.probe_timeout.count()), run.package,
+                                  python_of(session)};
+  DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
+  return converse(session, 32, run);
+}
+
+// The connection was lost while the host exchanged a package, which it goes on with: what it came
+// to is asked on another connection. A report waits for the exchange to end.
+Result<protocol::HostResult> find_out(Session& session, const RunContext& run, const Goal& goal,
+                                      const Error& lost) {
+  const std::string python = python_of(session);
+  const std::string from = session.python->current;
+  auto unknown = [&](const std::string& why) {
+    return fail_with_help(
+        fmt::format("{}; it went on with the package by itself, and {}", lost.what, why),
+        "ask it what it has: ds-install report");
+  };
+  if (auto again = connect_again(session, run); !again) {
+    return unknown("could not be asked again: " + again.error().error.what);
+  }
+  protocol::HostResult result;
+  for (int tries = 0; tries < 4; ++tries) {
+    auto asked = ask_python(session, run);
+    if (!asked) return unknown("could not be asked again: " + asked.error().what);
+    session.python->executable = python;
+    auto reported = ask_report(session, run);
+    if (!reported) return unknown("could not be asked again: " + reported.error().what);
+    result = *std::move(reported);
+    DSI_CHECK(ask_python(session, run));
+    if (session.python->interrupted) continue;
+    if (session.python->current != goal.to) {
+      return fail("{}; it went on by itself, and has {} now", lost.what,
+                  session.python->current.empty() ? "no " + run.package : session.python->current);
+    }
+    session.transcript.push_back("it went on by itself and was done");
+    if (result.result == "failed") result.ops.clear();
+    return protocol::HostResult{goal.action, from, goal.to, result.ops, {}};
+  }
+  return unknown("is still at it");
+}
+
 // One request and its conversation, timed, with a second connection if the first was lost while it
-// stood idle (a long build outlives some firewalls' patience).
+// stood idle (a long build outlives some firewalls' patience), or in the middle of an exchange.
 template <typename Talk>
-HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
+HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, Talk&& talk) {
   auto begin = std::chrono::steady_clock::now();
   HostReport row = row_for(session);
   if (!session.remote->alive()) {
-    session.transcript.push_back("the connection was lost; connects again");
-    auto again = look_at(session.host, session.number, run);
-    if (!again) {
+    if (auto again = connect_again(session, run); !again) {
       row.status = again.error().status;
       row.error = again.error().error;
       return row;
     }
-    std::uint64_t before = session.bytes_sent();
-    std::vector<std::string> transcript = std::move(session.transcript);
-    session = std::move(*again);
-    session.bytes_before += before;
-    session.transcript.insert(session.transcript.begin(), transcript.begin(), transcript.end());
   }
   Result<protocol::HostResult> result = [&]() -> Result<protocol::HostResult> {
     // Whatever changes an environment names it, so it is known before.
@@ -281,21 +351,27 @@ HostReport carry_out(Session& session, const RunContext& run, Talk&& talk) {
     }
     return talk();
   }();
+  if (!result && session.exchanging && !run.abort.stop_requested()) {
+    leave_others(session, run);
+    result = find_out(session, run, goal, result.error());
+    if (session.python) row.to = session.python->current;
+  }
   if (result) {
     take_result(row, *result);
   } else {
     row.status = HostStatus::kFailed;
     row.error = result.error();
-    if (run.abort.stop_requested()) row.error = {"interrupted; the host keeps what it had", ""};
+    if (run.abort.stop_requested()) {
+      row.error = session.exchanging
+                      ? Error{"interrupted while it exchanged the package, which it goes on with",
+                              "ask it what it has then: ds-install report"}
+                      : Error{"interrupted; the host keeps what it had", ""};
+    }
   }
   row.bytes_sent = session.bytes_sent();
   row.seconds = std::chrono::steady_clock::now() - begin;
   if (session.swarm != nullptr && is_done(row.status)) return row;
-  if (session.swarm != nullptr) session.swarm->leave(session.number);
-  if (distribute::AgentSources* sources = agent_sources_of(run)) {
-    // Others may be taking the agent from this host.
-    (void)sources->withdraw(session.host.name, Deadline::after(60s), run.abort);
-  }
+  leave_others(session, run);
   session.hang_up();
   return row;
 }
@@ -445,7 +521,8 @@ Result<void> ask_python(Session& session, const RunContext& run) {
 }
 
 HostReport deploy(Session& session, const Payload& payload, const RunContext& run) {
-  HostReport row = carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  const Goal goal{"installed", payload.id};
+  HostReport row = carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(listen(session, run));
     protocol::InstallRequest request;
@@ -478,13 +555,9 @@ HostReport report_on(Session& session, const RunContext& run) {
                  "install it with: ds-install -H HOSTFILE"};
     return row;
   }
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"reported", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
-    protocol::ReportRequest request{torch_folders_for(session, run),
-                                    static_cast<int>(run.options.probe_timeout.count()),
-                                    run.package, python_of(session)};
-    DSI_CHECK(session.agent->send("report", request, run.stall_deadline()));
-    return converse(session, 32, run);
+    return ask_report(session, run);
   });
 }
 
@@ -501,7 +574,8 @@ HostReport roll_back(Session& session, const RunContext& run) {
     }
     to = at->second;
   }
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  Goal goal{"rolled-back", to};
+  return carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     protocol::RollbackRequest request{run.run,
                                       run.by,
@@ -513,6 +587,8 @@ HostReport roll_back(Session& session, const RunContext& run) {
                                       care_for(run),
                                       to};
     DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
+    session.exchanging = session.python.has_value();
+    if (session.python && to.empty()) goal.to = session.python->previous;
     return converse(session, 32, run);
   });
 }
@@ -524,18 +600,19 @@ HostReport uninstall(Session& session, const RunContext& run) {
     row.action = "uninstalled";
     return row;
   }
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"uninstalled", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send("uninstall",
                                   protocol::UninstallRequest{run.run, run.by, 30, run.package,
                                                              python_of(session), care_for(run)},
                                   run.stall_deadline()));
+    session.exchanging = session.python.has_value();
     return converse(session, 1, run);
   });
 }
 
 HostReport change_hold(Session& session, bool hold, const RunContext& run) {
-  return carry_out(session, run, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"held", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send("hold",
                                   protocol::HoldRequest{run.run, run.by, hold, run.options.reason,

@@ -264,6 +264,34 @@ TEST_F(Package, The_environment_that_a_login_activates_is_the_one_that_gets_it) 
   EXPECT_EQ(say(cluster, 1), "2.0 2.0\n");
 }
 
+// Once it has begun to exchange the package a host goes on by itself, and is asked what it came to.
+TEST_F(Package, A_connection_that_is_lost_in_the_switch_is_no_failure_if_the_host_was_done) {
+  DSI_CLUSTER(cluster, 2);
+  make_environments(cluster, 2);
+  // Every Python that is started in the middle of the switch waits for /tmp/go.
+  Outcome made = cluster.on_node(
+      1,
+      "cd /opt/env/lib/python3*/ && echo \"import os, time; exec(\\\"while os.path.exists('$PWD/"
+      "ds-install/journal.phase') and not os.path.exists('/tmp/go'): time.sleep(0.05)\\\")\" "
+      ">site-packages/wait.pth");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  auto arguments = with_config(cluster, 2, {"--package", wheel("2.0")});
+  JsonReport report;
+  std::thread run([&] { report = cluster.ds_install_json(arguments); });
+  Outcome waits = cluster.on_node(
+      1,
+      "i=0; while ! test -e /opt/env/lib/python3*/ds-install/journal.phase && test $i -lt 1200; do "
+      "sleep 0.1; i=$((i+1)); done; test $i -lt 1200");
+  EXPECT_EQ(waits.exit_code, 0);
+  EXPECT_EQ(cluster.control({"kill-agent", "1"}).exit_code, 0);
+  cluster.on_node(1, "touch /tmp/go");
+  run.join();
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_EQ(report.count("installed"), 2) << what_of(report, "node001");
+  EXPECT_TRUE(report.every_op_is_ok());
+  EXPECT_EQ(say(cluster, 1), "2.0 2.0\n");
+}
+
 // A node that dies under install.sh has lost the old package.
 TEST_F(Package, An_agent_that_is_killed_in_the_middle_leaves_the_old_and_the_next_run_succeeds) {
   DSI_CLUSTER(cluster, 2);
