@@ -6,6 +6,7 @@ set(_DS_OP_KEYS name description capability devices sources library requirements
 set(_DS_REQUIREMENT_KEYS torch headers libraries compute_capability)
 set(DS_KERNELS_DIR "${CMAKE_CURRENT_LIST_DIR}/..")
 get_filename_component(DS_KERNELS_DIR "${DS_KERNELS_DIR}" ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/DsCapabilities.cmake")
 
 # --- JSON -----------------------------------------------------------------------------------------
 
@@ -428,9 +429,12 @@ function(ds_add_ops)
         message(STATUS "op ${name} is not built: ${reason}; help: ${help}")
       endif()
     endif()
-    list(APPEND rows "${row}")
+    # Not a list: a semicolon in a sentence would end an element.
+    if(rows)
+      string(APPEND rows ",\n")
+    endif()
+    string(APPEND rows "${row}")
   endforeach()
-  list(JOIN rows ",\n" rows)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/ops.json" CONTENT "[\n@rows@\n]\n" @ONLY)
   set(DS_CONFIGURED_OPS "${configured}" PARENT_SCOPE)
   set(DS_CONFIGURED_CUDA_OPS "${configured_cuda}" PARENT_SCOPE)

@@ -209,7 +209,7 @@ void reduce_large(ShmComm& comm, const ShmCall& call, char* data, std::int64_t w
 
 }  // namespace
 
-std::int64_t shm_type_size(CommType type) {
+std::int64_t shm_comm_type_size(CommType type) {
   switch (type) {
     case CommType::f16:
     case CommType::bf16:
@@ -284,7 +284,7 @@ int shm_comm_size(const ShmComm& comm) {
 void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, CommType type,
                          CommReduction reduction) {
   const ShmReduce reduce = shm_reduce_for(type, reduction, comm.isa);
-  const std::int64_t width = shm_type_size(type);
+  const std::int64_t width = shm_comm_type_size(type);
   if (count < 0 || count > INT64_MAX / width) {
     refuse_argument("all_reduce", std::to_string(count) + " elements");
   }
