@@ -54,6 +54,9 @@ protocol::Facts read_facts(const std::map<std::string, std::string>& rows) {
   facts.prefix = get("prefix");
   std::string current = get("current");
   facts.current = current.substr(current.rfind('/') + 1);
+  if (const std::string hold = get("hold"); !hold.empty()) {
+    facts.held = protocol::to_text(protocol::parse_hold(hold));
+  }
   return facts;
 }
 
@@ -175,6 +178,8 @@ std::string look_command(const AgentStart& start, const AgentBinary& agent,
                              "echo \"host=$(uname -n)\"; echo \"uid=$(id -u)\"; "
                              "echo \"user=$(id -un 2>/dev/null)\"; echo \"prefix=$p\"; "
                              "echo \"current=$(readlink \"$p/current\" 2>/dev/null)\"; "
+                             "if test -e \"$p/hold.json\"; then echo "
+                             "\"hold=$(head -n 1 \"$p/hold.json\" 2>/dev/null || echo ?)\"; fi; "
                              "echo \"gzip=$(command -v gzip)\"; echo end=",
                              start.nonce));
 }

@@ -269,8 +269,8 @@ CommandKind choose_command(const Typed& typed, bool unknown_options, Options& op
       for (const CommandSpec& c : command_table()) names.emplace_back(c.name);
       const std::string meant = closest(word, names);
       errors.push_back({fmt::format("unknown command {}", printable(word)),
-                        !meant.empty()   ? fmt::format("did you mean {}?", meant)
-                        : word == "help" ? "use ds-install --help"
+                        word == "help"   ? "use ds-install --help"
+                        : !meant.empty() ? fmt::format("did you mean {}?", meant)
                                          : "ds-install --help lists the commands; a hostfile is "
                                            "given with -H"});
     }
@@ -465,6 +465,13 @@ Result<ParsedCommandLine> parse_command_line(const std::vector<std::string>& arg
   if (!options.max_fail.empty() && options.batch.empty()) {
     errors.push_back({"--max-fail decides between batches, and there is one batch only",
                       "say with --batch how large they are: 1,10%,50%"});
+  }
+  if (options.command == CommandKind::kSchedule && is_given(typed, "notify-url")) {
+    errors.push_back({"the URL of --notify-url would stand in a unit file that everybody can read",
+                      "put it into the configuration, as notify-url, and keep that to its owner"});
+  }
+  if (!options.reason.empty() && options.reason.size() > 500) {
+    errors.push_back({"--reason is longer than 500 characters", "say it in fewer"});
   }
   if (!options.partition.empty() && options.via != "slurm") {
     errors.push_back({"--partition is of Slurm", "give --via slurm as well"});

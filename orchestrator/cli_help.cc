@@ -41,8 +41,8 @@ Everyday use:
 )";
 
 constexpr std::array<std::pair<int, string_view>, 6> kExitCodes = {{
-    {0, "every host is installed or was up to date"},
-    {1, "some host failed or could not be reached, or with --strict some op is not ok"},
+    {0, "every host is installed, was up to date, or is held"},
+    {1, "some host failed, is in use or could not be reached; with --strict: some op is not ok"},
     {2, "the command line, the configuration or the hostfile is wrong"},
     {3, "compiling or packing failed; no host was touched"},
     {4, "the hosts cannot take what was asked for; no host was touched"},

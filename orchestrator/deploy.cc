@@ -9,6 +9,7 @@
 
 #include "orchestrator/base/random.h"
 #include "orchestrator/base/unique_fd.h"
+#include "orchestrator/batches.h"
 #include "orchestrator/bring_agent.h"
 #include "orchestrator/exchange.h"
 
@@ -84,6 +85,16 @@ Result<void> offer(Session& session, const RunContext& run,
                                         session.listening->addresses};
   lease ? lease->becomes(std::move(self)) : sources->add(std::move(self));
   return {};
+}
+
+protocol::Care care_for(const RunContext& run) {
+  std::chrono::seconds limit = parse_window(run.options.busy_limit).value_or(0s);
+  if (run.closes) {
+    auto left =
+        std::chrono::duration_cast<std::chrono::seconds>(*run.closes - Deadline::Clock::now());
+    limit = std::clamp(left, 0s, limit);
+  }
+  return {run.options.busy, static_cast<int>(limit.count()), run.options.ignore_holds};
 }
 
 Result<void> bring(Session& session, const RunContext& run, AgentPlace place) {
@@ -184,6 +195,14 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
     }
     // What a node counts while it serves others is of interest while others are served. It has all
     // it needs by now, so a neighbour that failed at its own install and left is no fault of its.
+    if (message.type == "stage" && message.body.value("stage", "") == "busy" &&
+        run.drain.stop_requested()) {
+      protocol::HostResult result;
+      result.result = "not-tried";
+      result.from = result.to = session.facts.current;
+      result.error = {"interrupted while it waited for processes; nothing was changed", ""};
+      return result;
+    }
     if (message.type == "stage" || message.type == "have" || message.type == "fault") continue;
     if (message.type != "need" || run.distributor == nullptr) {
       return fail("the agent says \"{}\", which was not expected", message.type);
@@ -212,6 +231,7 @@ HostReport row_for(const Session& session) {
   row.host = session.host.name;
   row.from = session.python ? session.python->current : session.facts.current;
   row.to = row.from;
+  row.prefix = session.python ? session.python->executable : session.facts.prefix;
   return row;
 }
 
@@ -221,7 +241,15 @@ void take_result(HostReport& row, const protocol::HostResult& result) {
   row.to = result.to;
   row.ops = result.ops;
   row.error = result.error;
-  if (result.result == "failed" || !result.error.what.empty()) {
+  row.processes = result.processes;
+  row.releases = result.releases;
+  if (result.result == "busy") {
+    row.status = HostStatus::kBusy;
+  } else if (result.result == "held") {
+    row.status = HostStatus::kHeld;
+  } else if (result.result == "not-tried") {
+    row.status = HostStatus::kNotTried;
+  } else if (result.result == "failed" || !result.error.what.empty()) {
     // A report with an error: a file of the release that belongs to no op is not what it was.
     row.status = HostStatus::kFailed;
   } else {
@@ -342,7 +370,7 @@ HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, 
   }
   row.bytes_sent = session.bytes_sent();
   row.seconds = std::chrono::steady_clock::now() - begin;
-  if (session.swarm != nullptr && row.status != HostStatus::kFailed) return row;
+  if (session.swarm != nullptr && is_done(row.status)) return row;
   leave_others(session, run);
   session.hang_up();
   return row;
@@ -507,6 +535,7 @@ HostReport deploy(Session& session, const Payload& payload, const RunContext& ru
     request.python = python_of(session);
     request.drop_in = run.options.drop_in;
     request.pip_timeout_s = static_cast<int>(kPipTime.count());
+    request.care = care_for(run);
     DSI_CHECK(session.agent->send("install", request, run.stall_deadline()));
     std::size_t ops = payload.manifest.ops.size();
     for (const ManifestPackage& package : payload.manifest.packages) ops += package.modules.size();
@@ -533,7 +562,19 @@ HostReport report_on(Session& session, const RunContext& run) {
 }
 
 HostReport roll_back(Session& session, const RunContext& run) {
-  Goal goal{"rolled-back", ""};
+  std::string to;
+  if (!run.options.to.empty()) {
+    auto at = run.targets.find(session.host.name);
+    if (at == run.targets.end()) {
+      HostReport row = row_for(session);
+      row.status = HostStatus::kFailed;
+      row.error = {fmt::format("run {} left no release here", run.options.to),
+                   "ds-install history show names the hosts of a run"};
+      return row;
+    }
+    to = at->second;
+  }
+  Goal goal{"rolled-back", to};
   return carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     protocol::RollbackRequest request{run.run,
@@ -542,10 +583,12 @@ HostReport roll_back(Session& session, const RunContext& run) {
                                       static_cast<int>(run.options.probe_timeout.count()),
                                       30,
                                       run.package,
-                                      python_of(session)};
+                                      python_of(session),
+                                      care_for(run),
+                                      to};
     DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
     session.exchanging = session.python.has_value();
-    if (session.python) goal.to = session.python->previous;
+    if (session.python && to.empty()) goal.to = session.python->previous;
     return converse(session, 32, run);
   });
 }
@@ -559,11 +602,22 @@ HostReport uninstall(Session& session, const RunContext& run) {
   }
   return carry_out(session, run, {"uninstalled", ""}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
-    DSI_CHECK(session.agent->send(
-        "uninstall",
-        protocol::UninstallRequest{run.run, run.by, 30, run.package, python_of(session)},
-        run.stall_deadline()));
+    DSI_CHECK(session.agent->send("uninstall",
+                                  protocol::UninstallRequest{run.run, run.by, 30, run.package,
+                                                             python_of(session), care_for(run)},
+                                  run.stall_deadline()));
     session.exchanging = session.python.has_value();
+    return converse(session, 1, run);
+  });
+}
+
+HostReport change_hold(Session& session, bool hold, const RunContext& run) {
+  return carry_out(session, run, {"held", ""}, [&]() -> Result<protocol::HostResult> {
+    DSI_CHECK(ensure_agent(session, run));
+    DSI_CHECK(session.agent->send("hold",
+                                  protocol::HoldRequest{run.run, run.by, hold, run.options.reason,
+                                                        30, run.package, python_of(session)},
+                                  run.stall_deadline()));
     return converse(session, 1, run);
   });
 }

@@ -50,8 +50,11 @@ struct RunContext {
   std::stop_token abort;                   // The second ^C.
   Traffic& traffic;
   std::string package = {};  // Normalised name of a Python package; empty: the run is about ops.
-  std::vector<std::string> host_names = {};  // By their number in the run.
-  const FactsProgram* facts = nullptr;       // If the hosts are to be looked at closely.
+  std::vector<std::string> host_names = {};         // By their number in the run.
+  std::map<std::string, std::string> targets = {};  // rollback --to: the release, by host.
+  std::stop_token drain = {};  // The first ^C: who still waits for something ends its wait.
+  std::optional<Deadline::Clock::time_point> closes = {};  // The window: nothing waits longer.
+  const FactsProgram* facts = nullptr;  // If the hosts are to be looked at closely.
   // Then by an agent that is brought to those without one, into a folder that goes with it: hosts
   // pass an agent on, and ds-facts would leave here for each. Not for a mere question.
   bool brings_agent = false;
@@ -108,12 +111,14 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
 // facts.
 Result<void> ask_python(Session& session, const RunContext& run);
 
-// The four things that can be done. Each returns a whole row of the report, whatever happens; each
+// The five things that can be done. Each returns a whole row of the report, whatever happens; each
 // reconnects once if the session was lost while it waited. A host that took part in a swarm keeps
 // its session after deploy(): it serves others until the session is given up.
 HostReport deploy(Session& session, const Payload& payload, const RunContext& run);
 HostReport report_on(Session& session, const RunContext& run);
 HostReport roll_back(Session& session, const RunContext& run);
 HostReport uninstall(Session& session, const RunContext& run);
+// Sets a hold with the options' reason, or ends it.
+HostReport change_hold(Session& session, bool hold, const RunContext& run);
 
 }  // namespace dsi

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 
 #include "orchestrator/base/file.h"
+#include "orchestrator/text.h"
 
 namespace dsi {
 
@@ -32,9 +34,9 @@ double number_at(const Json& row, const char* key) {
 
 // result_word() the other way round.
 void set_result(HostReport& host, const std::string& word) {
-  for (HostStatus status :
-       {HostStatus::kInstalled, HostStatus::kUpToDate, HostStatus::kFailed,
-        HostStatus::kUnreachable, HostStatus::kRefused, HostStatus::kNotTried}) {
+  for (HostStatus status : {HostStatus::kInstalled, HostStatus::kUpToDate, HostStatus::kFailed,
+                            HostStatus::kUnreachable, HostStatus::kRefused, HostStatus::kNotTried,
+                            HostStatus::kBusy, HostStatus::kHeld}) {
     if (word != to_string(status)) continue;
     host.status = status;
     return;
@@ -54,12 +56,38 @@ HostReport parse_host(const Json& row) {
   if (auto error = row.find("error"); error != row.end() && error->is_object()) {
     host.error = {text_at(*error, "what"), text_at(*error, "help")};
   }
+  host.prefix = text_at(row, "prefix");
+  if (auto releases = row.find("releases"); releases != row.end() && releases->is_array()) {
+    for (const Json& one : *releases) {
+      if (one.is_string()) host.releases.push_back(one.get<std::string>());
+    }
+  }
+  if (auto processes = row.find("processes"); processes != row.end() && processes->is_array()) {
+    for (const Json& one : *processes) {
+      host.processes.push_back({static_cast<int>(number_at(one, "pid")), text_at(one, "user"),
+                                text_at(one, "command"), text_at(one, "release")});
+    }
+  }
   return host;
 }
 
 // What a host came to, without what the command was.
 std::string state_of(const HostReport& host) {
   return is_done(host.status) ? "well" : to_string(host.status);
+}
+
+// The rows of the hosts in a report, without what follows them: the rows of their ops are ten times
+// as many. Stops at a line that cannot be read.
+void for_each_host(const fs::path& state, const std::string& run,
+                   const std::function<void(const Json&)>& call) {
+  std::ifstream file(state / "runs" / run / "report.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("{\"type\":\"version\"")) continue;
+    if (!line.starts_with("{\"type\":\"host\"")) return;
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object()) return;
+    call(row);
+  }
 }
 
 std::string status_of(const HostReport& host, const std::string& op) {
@@ -70,6 +98,77 @@ std::string status_of(const HostReport& host, const std::string& op) {
 }
 
 }  // namespace
+
+Result<std::string> find_run(const fs::path& state, const std::string& wanted) {
+  const std::vector<std::string> runs = list_runs(state);
+  const std::string where = (state / "runs").string();
+  if (runs.empty()) return fail("there is no record of any run in {}", where);
+  if (wanted == "last") return runs.front();
+  std::vector<std::string> found;
+  for (const std::string& run : runs) {
+    if (run == wanted) return run;
+    if (run.starts_with(wanted)) found.push_back(run);
+  }
+  if (found.size() == 1) return found[0];
+  if (found.empty()) {
+    return fail_with_help(fmt::format("there is no record of a run {}", printable(wanted)),
+                          "ds-install history lists the runs");
+  }
+  return fail_with_help(fmt::format("{} runs begin with {}: {} to {}", found.size(),
+                                    printable(wanted), found.back(), found.front()),
+                        "give more of the id");
+}
+
+Result<std::map<std::string, std::string>> releases_to_go_to(
+    const fs::path& state, const std::string& to, const std::string& package,
+    const std::vector<std::string>& hosts) {
+  std::map<std::string, std::string> targets;
+  const bool release =
+      to.size() == 16 && to.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (release) {
+    for (const std::string& host : hosts) targets[host] = to;
+    return targets;
+  }
+  DSI_TRY(std::string run, find_run(state, to));
+  DSI_TRY(RunReport report, read_report(state, run));
+  if (report.package != package) {
+    return fail_with_help(
+        fmt::format("run {} was about {}", run,
+                    report.package.empty() ? "the ops" : "the package " + report.package),
+        "give the options that name what is to be rolled back");
+  }
+  const std::set<std::string> wanted(hosts.begin(), hosts.end());
+  for (const HostReport& host : report.hosts) {
+    if (is_done(host.status) && !host.to.empty() && wanted.contains(host.host)) {
+      targets[host.host] = host.to;
+    }
+  }
+  if (targets.empty()) {
+    return fail_with_help(fmt::format("run {} left no release on any of these hosts", run),
+                          "ds-install history show names the hosts of a run");
+  }
+  return targets;
+}
+
+std::map<std::string, std::set<std::string>> releases_on_hosts(const fs::path& state) {
+  std::map<std::string, std::set<std::string>> on;
+  std::set<std::string> seen;  // Host and where on it.
+  std::size_t looked_at = 0;
+  for (const std::string& id : list_runs(state)) {
+    if (++looked_at > kMostRunsLookedAt) break;
+    for_each_host(state, id, [&](const Json& row) {
+      auto releases = row.find("releases");
+      const bool uninstalled = text_at(row, "result") == "uninstalled";
+      if (!uninstalled && (releases == row.end() || !releases->is_array())) return;
+      const std::string host = text_at(row, "host");
+      if (!seen.insert(host + '\n' + text_at(row, "prefix")).second || uninstalled) return;
+      for (const Json& release : *releases) {
+        if (release.is_string()) on[release.get<std::string>()].insert(host);
+      }
+    });
+  }
+  return on;
+}
 
 std::vector<std::string> list_runs(const fs::path& state) {
   std::vector<std::string> runs;
@@ -87,6 +186,7 @@ Result<RunReport> parse_report(std::string_view text) {
   std::map<std::string, std::size_t> by_name;
   std::set<std::string> seen;
   std::size_t number = 0;
+  bool ended_early = false;
   while (!text.empty()) {
     ++number;
     std::string_view line = text.substr(0, text.find('\n'));
@@ -106,6 +206,11 @@ Result<RunReport> parse_report(std::string_view text) {
       report.hosts[host->second].ops.push_back(
           {op, text_at(row, "status"), text_at(row, "device"), text_at(row, "detail")});
       if (seen.insert(op).second) report.columns.push_back(op);
+    } else if (type == "warning") {
+      report.warnings.push_back(text_at(row, "text"));
+    } else if (type == "error") {
+      report.error = {text_at(row, "what"), text_at(row, "help")};
+      ended_early = true;
     } else if (type == "remark") {
       report.remarks.push_back({name, text_at(row, "text")});
     } else if (type == "summary") {
@@ -115,6 +220,7 @@ Result<RunReport> parse_report(std::string_view text) {
       report.package = text_at(row, "package");
       report.seconds = std::chrono::duration<double>(number_at(row, "seconds"));
       report.interrupted = number_at(row, "exit_code") == 130;
+      if (ended_early) report.error_exit = static_cast<int>(number_at(row, "exit_code"));
       if (auto strict = row.find("strict"); strict != row.end() && strict->is_boolean()) {
         report.strict = strict->get<bool>();
       }
@@ -160,9 +266,14 @@ Result<RunSummary> read_summary(const fs::path& state, const std::string& run) {
   return summary;
 }
 
-std::map<std::string, std::string> releases_on_record(const fs::path& state,
-                                                      const std::string& package,
-                                                      const std::vector<std::string>& hosts) {
+std::map<std::string, std::string> releases_on_record(
+    const fs::path& state, const std::string& package, const std::vector<std::string>& hosts,
+    const std::map<std::string, std::string>& prefixes) {
+  auto elsewhere = [&](const HostReport& host) {
+    auto prefix = prefixes.find(host.host);
+    // Records of older versions do not know the prefix.
+    return prefix != prefixes.end() && !host.prefix.empty() && prefix->second != host.prefix;
+  };
   std::set<std::string> open(hosts.begin(), hosts.end());
   std::map<std::string, std::string> releases;
   for (const std::string& id : list_runs(state)) {
@@ -173,11 +284,11 @@ std::map<std::string, std::string> releases_on_record(const fs::path& state,
          summary->command != "uninstall")) {
       continue;
     }
-    auto report = read_report(state, id);
-    if (!report) continue;
-    for (const HostReport& host : report->hosts) {
+    for_each_host(state, id, [&](const Json& row) {
+      const HostReport host = parse_host(row);
+      if (elsewhere(host)) return;
       if (is_done(host.status) && open.erase(host.host) > 0) releases[host.host] = host.to;
-    }
+    });
   }
   return releases;
 }

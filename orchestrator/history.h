@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,20 @@
 #include "orchestrator/report.h"
 
 namespace dsi {
+
+// The run that is meant: an id, what only one id begins with, or "last". An error of usage.
+Result<std::string> find_run(const std::filesystem::path& state, const std::string& wanted);
+
+// What rollback --to means for each host: a release's id is the same for all; a run's is what that
+// run left on each, and a host of which it left nothing is not in it.
+Result<std::map<std::string, std::string>> releases_to_go_to(const std::filesystem::path& state,
+                                                             const std::string& to,
+                                                             const std::string& package,
+                                                             const std::vector<std::string>& hosts);
+
+// Release → hosts that still have it, as far as records tell: the newest run in which a host said
+// what it has decides. Looks at no more than the last hundred records.
+std::map<std::string, std::set<std::string>> releases_on_hosts(const std::filesystem::path& state);
 
 // The ids of all runs with a record, the newest first: ids sort by time.
 std::vector<std::string> list_runs(const std::filesystem::path& state);
@@ -39,10 +54,11 @@ Result<RunSummary> read_summary(const std::filesystem::path& state, const std::s
 
 // What each of `hosts` has, as far as records tell: the release that the newest run that changed it
 // left there; empty if it was uninstalled. A host that no run changed is not in it. Only runs about
-// `package` count; empty: about the ops.
-std::map<std::string, std::string> releases_on_record(const std::filesystem::path& state,
-                                                      const std::string& package,
-                                                      const std::vector<std::string>& hosts);
+// `package` count; empty: about the ops. Of a host in `prefixes` only what was done in that prefix
+// (HostReport::prefix) counts.
+std::map<std::string, std::string> releases_on_record(
+    const std::filesystem::path& state, const std::string& package,
+    const std::vector<std::string>& hosts, const std::map<std::string, std::string>& prefixes = {});
 
 // Hosts of `report` that have another release than `wanted` says become failed, with both named.
 // One that `wanted` does not know becomes failed, too.

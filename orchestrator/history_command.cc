@@ -14,26 +14,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Result<std::string> find_run(const fs::path& state, const std::string& wanted) {
-  const std::vector<std::string> runs = list_runs(state);
-  const std::string where = (state / "runs").string();
-  if (runs.empty()) return fail("there is no record of any run in {}", where);
-  if (wanted == "last") return runs.front();
-  std::vector<std::string> found;
-  for (const std::string& run : runs) {
-    if (run == wanted) return run;
-    if (run.starts_with(wanted)) found.push_back(run);
-  }
-  if (found.size() == 1) return found[0];
-  if (found.empty()) {
-    return fail_with_help(fmt::format("there is no record of a run {}", printable(wanted)),
-                          "ds-install history lists the runs");
-  }
-  return fail_with_help(fmt::format("{} runs begin with {}: {} to {}", found.size(),
-                                    printable(wanted), found.back(), found.front()),
-                        "give more of the id");
-}
-
 std::string counts_of(const RunSummary& run) {
   std::string text = fmt::format("{} host{}", run.hosts, run.hosts == 1 ? "" : "s");
   std::string separator = ": ";
@@ -45,8 +25,15 @@ std::string counts_of(const RunSummary& run) {
   return text;
 }
 
+std::size_t still_on(const std::map<std::string, std::set<std::string>>& still,
+                     const std::string& release) {
+  auto at = still.find(release);
+  return at == still.end() ? 0 : at->second.size();
+}
+
 void list(const fs::path& state, bool json, std::ostream& out) {
   std::size_t runs = 0;
+  const auto still = releases_on_hosts(state);
   for (const std::string& id : list_runs(state)) {
     ++runs;
     Result<RunSummary> run = read_summary(state, id);
@@ -58,16 +45,21 @@ void list(const fs::path& state, bool json, std::ostream& out) {
                     {"hosts", run->hosts},
                     {"counts", run->counts},
                     {"release", run->release},
+                    {"still_on", still_on(still, run->release)},
                     {"seconds", run->seconds.count()}});
       } else {
         row["error"] = run.error().what;
       }
       out << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
     } else if (run) {
-      out << fmt::format(
-          "{}  {}  {} exit {}  {:>8.1f} s  {}\n", printable(id), padded(printable(run->command), 9),
+      std::string text = fmt::format(
+          "{}  {}  {} exit {}  {:>8.1f} s  {}", printable(id), padded(printable(run->command), 9),
           run->release.empty() ? std::string(16, ' ') : padded(printable(run->release), 16),
           run->exit_code, run->seconds.count(), counts_of(*run));
+      if (std::size_t hosts = still_on(still, run->release); hosts > 0) {
+        text += fmt::format("; still on {}", hosts);
+      }
+      out << text << '\n';
     } else {
       out << fmt::format("{}  did not end, or its report cannot be read\n", printable(id));
     }

@@ -44,6 +44,7 @@
 #include "orchestrator/report.h"
 #include "orchestrator/report_html.h"
 #include "orchestrator/rollout.h"
+#include "orchestrator/run_end.h"
 #include "orchestrator/schedule.h"
 #include "orchestrator/slurm.h"
 #include "orchestrator/survey.h"
@@ -99,6 +100,10 @@ const char* name_of(CommandKind command) {
       return "survey";
     case CommandKind::kCheck:
       return "check";
+    case CommandKind::kHold:
+      return "hold";
+    case CommandKind::kUnhold:
+      return "unhold";
     case CommandKind::kHosts:
       return "hosts";
     case CommandKind::kSchedule:
@@ -113,7 +118,14 @@ const char* name_of(CommandKind command) {
 
 bool changes_hosts(CommandKind command) {
   return command == CommandKind::kInstall || command == CommandKind::kSchedule ||
-         command == CommandKind::kRollback || command == CommandKind::kUninstall;
+         command == CommandKind::kRollback || command == CommandKind::kUninstall ||
+         command == CommandKind::kHold || command == CommandKind::kUnhold;
+}
+
+// Only these leave a record, and are told of.
+bool is_on_record(CommandKind command) {
+  return changes_hosts(command) || command == CommandKind::kReport ||
+         command == CommandKind::kCheck;
 }
 
 // ---- build → bundle
@@ -439,6 +451,12 @@ std::unique_ptr<Drain> make_drain(const Options& options, const std::string& run
                             world.processes, world.drain);
 }
 
+std::vector<std::string> names_of(const HostList& hosts) {
+  std::vector<std::string> names;
+  for (const Host& host : hosts.hosts) names.push_back(host.name);
+  return names;
+}
+
 Connector& reached_by(const Options& options, const HostList& hosts, World& world) {
   if (hosts.local) return world.local;
   return options.via == "slurm" ? world.slurm : world.ssh;
@@ -448,8 +466,8 @@ Result<AgentBinary> load_agent(const Folders& folders) {
   return AgentBinary::load({folders.agent, folders.agent_compressed, folders.loader});
 }
 
-// install, plan, report, rollback, uninstall: everything that has hosts.
-tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
+// install, plan, report, rollback, uninstall, hold: everything that has hosts.
+tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, RunEnd& end) {
   auto begin = Clock::now();
   RUN_TRY(HostList hosts, kExitUsage, resolve_hosts(options, world.processes, world.progress));
   RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
@@ -487,6 +505,11 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   } else if (!installs && !options.python_package().empty()) {
     RUN_TRY(package, kExitUsage, installed_package_name(options));
   }
+  std::map<std::string, std::string> targets;
+  if (!options.to.empty()) {
+    RUN_TRY(targets, kExitUsage,
+            releases_to_go_to(world.folders.state, options.to, package, names_of(hosts)));
+  }
   // Looking for compilers and connecting wait for different things; both at once.
   std::shared_future<Result<Toolchain>> toolchain_later =
       std::async(std::launch::async, [&]() -> Result<Toolchain> {
@@ -495,10 +518,12 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
       }).share();
 
   Traffic traffic;
-  RunContext run{new_run_id(), who_runs(),  options, agent, reached_by(options, hosts, world),
-                 {},           world.abort, traffic};
+  RunContext run{end.report.run, end.by, options, agent, reached_by(options, hosts, world), {},
+                 world.abort,    traffic};
   run.package = package;
-  for (const Host& host : hosts.hosts) run.host_names.push_back(host.name);
+  run.drain = world.drain;
+  run.targets = std::move(targets);
+  run.host_names = names_of(hosts);
   if (looks) run.facts = &facts;
   // A package must know the Python of each host, which only an agent finds out.
   run.brings_agent = options.command == CommandKind::kInstall || (looks && !package.empty());
@@ -544,12 +569,18 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   } else {
     intention = intend_bundle(options.bundle, *payload);
   }
+  intention.ignore_holds = options.ignore_holds;
   Plan plan = make_plan(intention, survey.rows, rules, ignored);
   RUN_TRY(Pace pace, kExitUsage, pace_of(options, plan.hosts, begin));
+  run.closes = pace.closes;
   std::map<std::string, std::string> wanted;  // Release by host, for check.
   if (options.command == CommandKind::kCheck) {
     if (options.release.empty()) {
-      wanted = releases_on_record(world.folders.state, package, run.host_names);
+      std::map<std::string, std::string> prefixes;
+      for (const PlannedHost& host : plan.hosts) {
+        if (host.error.what.empty()) prefixes[host.host] = host.prefix;
+      }
+      wanted = releases_on_record(world.folders.state, package, run.host_names, prefixes);
     } else {
       for (const std::string& host : run.host_names) wanted[host] = options.release;
     }
@@ -558,8 +589,10 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     for (const std::string& line : undecided_of(plan)) world.progress.detail(1, line);
     options.json ? print_plan_json(world.out, plan) : print_plan(world.out, plan);
     if (plan.all_refused()) return kExitRefused;
-    bool all_reached = std::all_of(plan.hosts.begin(), plan.hosts.end(),
-                                   [](const PlannedHost& host) { return host.error.what.empty(); });
+    bool all_reached =
+        std::all_of(plan.hosts.begin(), plan.hosts.end(), [](const PlannedHost& host) {
+          return host.error.what.empty() || host.action == Action::kHold;
+        });
     return all_reached ? kExitOk : kExitSomeFailed;
   }
 
@@ -568,7 +601,8 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
 
   // A host list of which nobody can be worked on needs no build.
   bool anybody = std::any_of(plan.hosts.begin(), plan.hosts.end(), [](const PlannedHost& host) {
-    return host.action != Action::kNone && host.action != Action::kRefuse;
+    return host.action != Action::kNone && host.action != Action::kRefuse &&
+           host.action != Action::kHold;
   });
   if (packs && anybody && !world.drain.stop_requested()) {
     auto built = build_package_payload(options, world, *job, targets_of(survey, plan));
@@ -593,14 +627,12 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     RUN_TRY(pace, kExitUsage, pace_of(options, plan.hosts, begin));
   }
 
-  RUN_TRY(Record record, kExitUsage, Record::create(world.folders.state, run.run));
+  RUN_TRY(end.record, kExitUsage, Record::create(world.folders.state, run.run));
+  const Record& record = *end.record;
   RUN_TRY(auto planned, kExitUsage, record.write_plan(plan_json(plan)).map([] { return true; }));
   (void)planned;
 
-  RunReport report;
-  report.run = run.run;
-  report.command = name_of(options.command);
-  report.strict = options.strict;
+  RunReport& report = end.report;
   report.package = package;
   std::unique_ptr<Drain> drain = make_drain(options, run.run, world);
   auto go = [&](const Steps& steps) {
@@ -626,8 +658,16 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   } else if (options.command == CommandKind::kReport || options.command == CommandKind::kCheck) {
     report.hosts = go({"Asking", [&](Session& session) { return report_on(session, run); }});
     if (options.command == CommandKind::kCheck) hold_against(wanted, report);
+    for (const SurveyRow& row : survey.rows) {
+      const std::string& held = row.python ? row.python->held : row.facts.held;
+      if (!held.empty()) report.remarks.push_back({row.host, "is held " + held});
+    }
   } else if (options.command == CommandKind::kRollback) {
     report.hosts = go({"Rolling back", [&](Session& session) { return roll_back(session, run); }});
+  } else if (options.command == CommandKind::kHold || options.command == CommandKind::kUnhold) {
+    const bool hold = options.command == CommandKind::kHold;
+    report.hosts = go({hold ? "Holding" : "Letting go",
+                       [&](Session& session) { return change_hold(session, hold, run); }});
   } else {
     report.hosts = go({"Uninstalling", [&](Session& session) { return uninstall(session, run); }});
   }
@@ -657,6 +697,23 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   }
   world.progress.detail(1, "the record is in " + record.folder().string());
   return exit_code(report);
+}
+
+tl::expected<int, RunError> run_and_tell(const Options& options, World& world) {
+  auto begin = Clock::now();
+  RunEnd end;
+  end.by = who_runs();
+  end.report.run = new_run_id();
+  end.report.command = name_of(options.command);
+  end.report.strict = options.strict;
+  auto code = run_on_hosts(options, world, end);
+  if (!is_on_record(options.command)) return code;
+  if (!code) {
+    end.report.seconds = Clock::now() - begin;
+    end_with(code.error(), end, world);
+  }
+  tell(options, end, world);
+  return code;
 }
 
 // What `build` puts into its file: a package, or the ops.
@@ -777,7 +834,7 @@ tl::expected<int, RunError> run_command(const Options& options, World& world) {
       return kExitOk;
     }
     default:
-      return run_on_hosts(options, world);
+      return run_and_tell(options, world);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "orchestrator/options.h"
 #include "orchestrator/ports/process.h"
 #include "orchestrator/ports/remote_host.h"
+#include "orchestrator/ports/webhook.h"
 #include "orchestrator/progress.h"
 
 namespace dsi {
@@ -28,6 +29,7 @@ struct World {
   Connector& ssh;
   Connector& local;
   Connector& slurm;
+  Webhook& webhook;
   Progress& progress;
   std::ostream& out;
   std::stop_token drain;  // The first ^C.

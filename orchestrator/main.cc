@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/adapters/curl_webhook.h"
 #include "orchestrator/adapters/local_host.h"
 #include "orchestrator/adapters/local_process.h"
 #include "orchestrator/adapters/srun_host.h"
@@ -53,8 +54,10 @@ int run(const std::vector<std::string>& arguments) {
   dsi::SshConnector ssh;
   dsi::LocalConnector local;
   dsi::SrunConnector slurm;
-  dsi::World world{*folders,          processes,        ssh, local, slurm, progress, std::cout,
-                   interrupt.drain(), interrupt.abort()};
+  dsi::CurlWebhook webhook;
+  dsi::World world{
+      *folders,          processes,        ssh, local, slurm, webhook, progress, std::cout,
+      interrupt.drain(), interrupt.abort()};
   auto code = dsi::run_command(options, world);
   if (!code) {
     progress.clear();

@@ -23,6 +23,8 @@ enum class CommandKind {
   kUninstall,
   kHosts,
   kCheck,     // report, held against the release that the hosts should have.
+  kHold,      // A host keeps the release that it has, until
+  kUnhold,    // this.
   kSchedule,  // install, at set times.
   kHistory,   // What earlier runs left; reaches no host.
   kExamples,  // -e: write the examples, install nothing.
@@ -81,6 +83,9 @@ struct Options {
   std::string drain;        // "slurm", or a command for each host; empty: none.
   std::string undrain;      // A command for each host.
   std::string drain_limit = "4h";  // Until a host must be free of jobs.
+  std::string busy = "proceed";    // proceed, wait, skip: processes that have the old release.
+  std::string busy_limit = "1h";   // How long wait waits.
+  bool ignore_holds = false;       // Hosts that are held are changed, too.
   std::string order = "hostfile";  // hostfile, racks.
   std::string topology = "auto";   // auto, swarm, star: which way the bytes go.
   std::string peer_ports;          // "A-B": where nodes listen for each other; empty: any port.
@@ -105,8 +110,14 @@ struct Options {
   bool cron = false;
   std::vector<std::string> scheduled;  // The options of the runs, as words.
 
-  std::string record;             // history show: which run; empty: list them.
-  std::string release;            // check: what the hosts should have; empty: what they last got.
+  std::string notify;      // A command that is told how a run ended.
+  std::string notify_url;  // A webhook that is told. May hold secrets: never printed whole.
+  std::chrono::seconds notify_timeout{30};  // For each of them.
+
+  std::string to;       // rollback: a release's id, or a run's; empty: the release before.
+  std::string reason;   // hold: why.
+  std::string record;   // history show: which run; empty: list them.
+  std::string release;  // check: what the hosts should have; empty: what they last got.
   std::filesystem::path metrics;  // --metrics FILE: for Prometheus' textfile collector.
   std::filesystem::path html;     // --html FILE: the report as a page, besides.
   int verbose = 0;

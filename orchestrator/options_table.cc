@@ -19,7 +19,9 @@ constexpr unsigned kScheduling = bit(CommandKind::kSchedule);
 constexpr unsigned kBuilding = kInstall | bit(CommandKind::kBuild);
 constexpr unsigned kAsking = bit(CommandKind::kReport) | bit(CommandKind::kCheck);
 constexpr unsigned kTesting = kInstall | kAsking | bit(CommandKind::kRollback);
-constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall);
+constexpr unsigned kHolding = bit(CommandKind::kHold) | bit(CommandKind::kUnhold);
+constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall) | kHolding;
+constexpr unsigned kTold = kOnNodes & ~bit(CommandKind::kPlan);
 constexpr unsigned kLooking = kInstall | bit(CommandKind::kSurvey);
 constexpr unsigned kReaching = kOnNodes | bit(CommandKind::kSurvey);
 constexpr unsigned kWithHosts = kReaching | bit(CommandKind::kHosts);
@@ -29,16 +31,20 @@ constexpr unsigned kRecorded = bit(CommandKind::kHistory);
 
 constexpr int kMostSeconds = 24 * 60 * 60;
 
-constexpr std::array<CommandSpec, 11> kCommands = {{
+constexpr std::array<CommandSpec, 13> kCommands = {{
     {"install", CommandKind::kInstall, "compile the ops, install them on every host (the default)"},
     {"plan", CommandKind::kPlan, "say what install would do; change nothing"},
     {"survey", CommandKind::kSurvey, "say what the hosts are, and what differs between them"},
     {"build", CommandKind::kBuild, "compile the ops into a bundle, one file; needs no host"},
     {"report", CommandKind::kReport, "test what is installed, op by op and host by host"},
     {"check", CommandKind::kCheck, "the same, and has every host the release it should have?"},
-    {"rollback", CommandKind::kRollback, "go back to the release before"},
+    {"rollback", CommandKind::kRollback,
+     "go back to the release before, or with --to to a certain one"},
     {"uninstall", CommandKind::kUninstall, "take every release off the hosts"},
     {"hosts", CommandKind::kHosts, "show the hosts that the hostfile names"},
+    {"hold", CommandKind::kHold,
+     "pin what the hosts have: no run changes it before unhold, whoever starts it"},
+    {"unhold", CommandKind::kUnhold, "end that"},
     {"schedule", CommandKind::kSchedule,
      "install at set times, by systemd or cron; schedule list, schedule remove"},
     {"history", CommandKind::kHistory, "list earlier runs; history show ID: what one came to"},
@@ -113,6 +119,19 @@ const OptionSpec kOptions[] = {
      "with a command for --drain: the one that gives a host back"},
     {"drain-limit", 0, "TIME", &Options::drain_limit, G::kNode, kChanging,
      "how long to wait for jobs (default 4h); a host that is not free then is left as it is"},
+    {"busy", 0, "HOW", &Options::busy, G::kNode, kChanging,
+     "processes that have files of the release that is left: proceed: name them, they keep those "
+     "files (the default); wait: until they end; skip: leave their host as it is"},
+    {"busy-limit", 0, "TIME", &Options::busy_limit, G::kNode, kChanging,
+     "how long --busy wait waits (default 1h); a host that is not free then is left as it is"},
+    {"ignore-holds", 0, "", &Options::ignore_holds, G::kNode, kChanging,
+     "change hosts that are held, too; their hold stays", false},
+    {"reason", 0, "TEXT", &Options::reason, G::kNode, bit(CommandKind::kHold),
+     "why, for who meets the hold", false},
+    {"to", 0, "ID", &Options::to, G::kNode, bit(CommandKind::kRollback),
+     "to this release, or to what this run of history left; the hosts keep the release before, and "
+     "those that a process still uses",
+     false},
     {"order", 0, "HOW", &Options::order, G::kNode, kChanging,
      "hostfile: as it stands there; racks: one of each rack in turn, as the configuration names "
      "them"},
@@ -154,8 +173,16 @@ const OptionSpec kOptions[] = {
     {"html", 0, "FILE", &Options::html, G::kOutput,
      (kOnNodes | kRecorded) & ~bit(CommandKind::kPlan),
      "also write the report as one HTML page, with what changed since the run before", false},
-    {"metrics", 0, "FILE", &Options::metrics, G::kOutput, kOnNodes & ~bit(CommandKind::kPlan),
+    {"metrics", 0, "FILE", &Options::metrics, G::kOutput, kTold,
      "also write what came out for Prometheus' textfile collector"},
+    {"notify", 0, "CMD", &Options::notify, G::kOutput, kTold,
+     "run this at the end with what happened on its standard input, and DSI_RUN_ID, DSI_COMMAND, "
+     "DSI_EXIT and DSI_RECORD set; also if the run was refused or interrupted"},
+    {"notify-url", 0, "URL", &Options::notify_url, G::kOutput, kTold,
+     "send the same to a webhook, as JSON by POST; best kept in a configuration that only its "
+     "owner can read, if the URL is a secret"},
+    {"notify-timeout", 0, "SEC", &Options::notify_timeout, G::kOutput, kTold,
+     "for each of them (default 30); one that fails is a warning and nothing else", true, 1, 3600},
     {"verbose", 'v', "", &Options::verbose, G::kOutput, kEverywhere,
      "say more; twice: what the compilers and the hosts say", true, 0, 9},
 

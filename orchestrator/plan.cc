@@ -30,6 +30,8 @@ const char* to_string(Action action) {
       return "roll back";
     case Action::kUninstall:
       return "uninstall";
+    case Action::kHold:
+      return "hold";
     case Action::kRefuse:
       return "refuse";
     case Action::kNone:
@@ -47,12 +49,29 @@ bool Plan::all_refused() const {
 namespace {
 
 Action action_for(const Intention& intention, const protocol::Facts& facts) {
-  if (intention.command == "report") return Action::kLeave;
+  for (const char* command : {"report", "check", "hold", "unhold"}) {
+    if (intention.command == command) return Action::kLeave;
+  }
   if (intention.command == "rollback") return Action::kRollBack;
   if (intention.command == "uninstall") return Action::kUninstall;
   if (facts.current.empty()) return Action::kInstall;
   if (intention.release.empty()) return Action::kDecide;
   return facts.current == intention.release ? Action::kVerify : Action::kReplace;
+}
+
+// A hold keeps a host from being changed; what it has may be verified.
+void respect_hold(const Intention& intention, const std::string& held, PlannedHost& host) {
+  if (held.empty() || intention.ignore_holds) return;
+  if (host.action == Action::kDecide) {
+    host.warnings.push_back("it is held, and changed only if the build is what it has");
+  }
+  if (host.action != Action::kInstall && host.action != Action::kReplace &&
+      host.action != Action::kRollBack && host.action != Action::kUninstall) {
+    return;
+  }
+  host.action = Action::kHold;
+  host.status = HostStatus::kHeld;
+  host.error = {"held " + held, "ds-install unhold ends that; --ignore-holds goes past it"};
 }
 
 // What is to be done in a Python environment.
@@ -90,6 +109,7 @@ void plan_package(const Intention& intention, const SurveyRow& row, PlannedHost&
   protocol::Facts facts = row.facts;
   facts.current = host.from;
   host.action = action_for(intention, facts);
+  respect_hold(intention, python.held, host);
 }
 
 PlannedHost plan_host(const Intention& intention, const SurveyRow& row) {
@@ -106,6 +126,7 @@ PlannedHost plan_host(const Intention& intention, const SurveyRow& row) {
     plan_package(intention, row, host);
   } else {
     host.action = action_for(intention, row.facts);
+    respect_hold(intention, row.facts.held, host);
   }
   return host;
 }
@@ -178,7 +199,10 @@ Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey,
   auto shares = count_shares(survey);
   for (const SurveyRow& row : survey) {
     PlannedHost& host = plan.hosts.emplace_back(plan_host(intention, row));
-    if (host.action == Action::kNone || intention.command != "install") continue;
+    if (host.action == Action::kNone || host.action == Action::kHold ||
+        intention.command != "install") {
+      continue;
+    }
     auto shared = shares.find(row.node.prefix.share);
     FactContext context{row, intention.build, nullptr, shared != shares.end() ? shared->second : 1};
     host.findings = evaluate(rules, context, ignored);
@@ -260,7 +284,10 @@ void print_plan(std::ostream& out, const Plan& plan) {
     out << "  " << fold_nodeset(hosts) << " (" << hosts.size()
         << (hosts.size() == 1 ? " host): " : " hosts): ");
     if (!error.empty()) {
-      out << (action == Action::kRefuse ? "refused: " : "cannot: ") << error << '\n';
+      out << (action == Action::kRefuse ? "refused: "
+              : action == Action::kHold ? ""
+                                        : "cannot: ")
+          << error << '\n';
       if (!help.empty()) out << "    help: " << help << '\n';
       continue;
     }
@@ -286,6 +313,7 @@ void print_plan(std::ostream& out, const Plan& plan) {
       case Action::kUninstall:
         out << "uninstall " << (from.empty() ? "nothing" : from) << " from " << prefix;
         break;
+      case Action::kHold:
       case Action::kRefuse:
       case Action::kNone:
         break;

@@ -24,6 +24,7 @@ struct Intention {
   std::optional<ManifestPackage> package;
   std::uint64_t package_bytes = 0;  // Of its wheels.
   Requirements build;               // What is known of what it needs.
+  bool ignore_holds = false;        // Hosts that are held are changed, too.
 };
 
 enum class Action {
@@ -34,6 +35,7 @@ enum class Action {
   kLeave,    // The command changes nothing (report).
   kRollBack,
   kUninstall,
+  kHold,    // Somebody wants it to keep what it has; nothing is done.
   kRefuse,  // Cannot work; nothing is done.
   kNone,    // Not reached.
 };
@@ -45,7 +47,7 @@ struct PlannedHost {
   std::string from;    // Release there now; empty: none.
   std::string prefix;  // Where, on the host: a prefix, or the interpreter of an environment.
   HostStatus status = HostStatus::kNotTried;
-  Error error;                        // Of kRefuse and kNone.
+  Error error;                        // Of kRefuse, kHold and kNone.
   std::vector<Finding> findings;      // What the rules say; of kRefuse the reasons, and warnings.
   std::vector<Undecided> undecided;   // Rules that would refuse it if they knew.
   std::vector<std::string> warnings;  // Of a package.

@@ -331,8 +331,9 @@ void print_reasons(std::ostream& out, const RunReport& report, const Style& styl
     if (!printed) out << '\n';
     printed = true;
     const Reason& reason = told.hosts.size() == 1 ? told.single : told.folded;
-    print_reason(out, style, Paint::kBad, "error", reason.subject, counted_label(told.hosts),
-                 reason.what, reason.help);
+    const bool held = reason.subject == to_string(HostStatus::kHeld);
+    print_reason(out, style, held ? Paint::kDoubtful : Paint::kBad, held ? "note" : "error",
+                 reason.subject, counted_label(told.hosts), reason.what, reason.help);
   }
 
   // Ops that fare alike on the same hosts for the same reason are one entry.
@@ -406,7 +407,8 @@ class Counts {
 };
 
 void print_recap(std::ostream& out, const RunReport& report, const Style& style) {
-  Counts hosts({"installed", "up-to-date", "failed", "unreachable", "refused", "not-tried"});
+  Counts hosts(
+      {"installed", "up-to-date", "failed", "unreachable", "refused", "held", "busy", "not-tried"});
   for (const HostReport& host : report.hosts) hosts.add(printable(result_word(report, host)));
 
   Counts ops({"ok"});
@@ -455,11 +457,16 @@ const char* to_string(HostStatus status) {
       return "refused";
     case HostStatus::kNotTried:
       return "not-tried";
+    case HostStatus::kBusy:
+      return "busy";
+    case HostStatus::kHeld:
+      return "held";
   }
   return "not-tried";
 }
 
 bool has_failed(const HostReport& host, bool strict) {
+  if (host.status == HostStatus::kHeld) return false;
   if (!is_done(host.status)) return true;
   return strict && std::any_of(host.ops.begin(), host.ops.end(),
                                [](const protocol::OpRow& row) { return row.status != "ok"; });
@@ -480,12 +487,13 @@ std::string result_word(const RunReport& report, const HostReport& host) {
 }
 
 int exit_code(const RunReport& report) {
+  if (report.error_exit != 0) return report.error_exit;
   if (report.interrupted) return 130;
   bool all_done = true;
   bool all_refused = !report.hosts.empty();
   for (const HostReport& host : report.hosts) {
     all_refused = all_refused && host.status == HostStatus::kRefused;
-    all_done = all_done && is_done(host.status);
+    all_done = all_done && (is_done(host.status) || host.status == HostStatus::kHeld);
     if (!report.strict || !is_done(host.status)) continue;
     for (const std::string& op : report.columns) {
       all_done = all_done && op_status(host, op) == "ok";
@@ -503,6 +511,10 @@ void print_report(std::ostream& out, const RunReport& report, const Style& style
     print_reason(out, style, Paint::kDoubtful, "warning", printable(remark.text),
                  printable(remark.host), "", "");
   }
+  for (const std::string& warning : report.warnings) {
+    out << painted(style, Paint::kDoubtful, "warning:") << ' ' << printable(warning) << '\n';
+  }
+  if (report.error_exit != 0) out << indented(to_string(report.error)) << '\n';
   if (!report.hosts.empty()) out << '\n';
   print_recap(out, report, style);
 }

@@ -14,9 +14,19 @@
 
 namespace dsi {
 
-enum class HostStatus { kInstalled, kUpToDate, kFailed, kUnreachable, kRefused, kNotTried };
+enum class HostStatus {
+  kInstalled,
+  kUpToDate,
+  kFailed,
+  kUnreachable,
+  kRefused,
+  kNotTried,
+  kBusy,
+  kHeld
+};
 
-// "installed", "up-to-date", "failed", "unreachable", "refused", "not-tried": the JSON's words.
+// "installed", "up-to-date", "failed", "unreachable", "refused", "not-tried", "busy", "held":
+// the JSON's words.
 const char* to_string(HostStatus status);
 
 struct HostReport {
@@ -27,8 +37,12 @@ struct HostReport {
   std::string to;
   std::uint64_t bytes_sent = 0;  // To this host, before SSH's own encryption and framing.
   std::chrono::duration<double> seconds{0};
-  Error error;  // Of failed, unreachable and refused.
+  Error error;  // Of failed, unreachable, refused, busy and held.
   std::vector<protocol::OpRow> ops;
+  // Who has files of the release that was left, or because of whom it was not left.
+  std::vector<protocol::BusyProcess> processes{};
+  std::vector<std::string> releases{};  // All that it has, if it said so; the current one first.
+  std::string prefix{};                 // Where; of a package the interpreter. Empty: not known.
 };
 
 // Something about a host that is no fault of the run and yet should be known.
@@ -45,6 +59,9 @@ struct RunReport {
   std::vector<std::string> columns;  // Ops in the order to show.
   std::vector<HostReport> hosts;     // In the order of the hostfile.
   std::vector<HostRemark> remarks;
+  std::vector<std::string> warnings{};  // About the run as a whole.
+  Error error{};                        // What ended it before there was a row of any host, and
+  int error_exit = 0;                   // the exit code of that; 0: nothing did.
   bool strict = false;
   bool interrupted = false;
   std::chrono::duration<double> seconds{0};
@@ -54,7 +71,8 @@ struct RunReport {
 inline bool is_done(HostStatus status) {
   return status == HostStatus::kInstalled || status == HostStatus::kUpToDate;
 }
-// It has not, or, with `strict`, some op of it is not ok.
+// It has not, or, with `strict`, some op of it is not ok. A host that is held has not failed: it
+// has what somebody wants it to have.
 bool has_failed(const HostReport& host, bool strict);
 // It has, and no op of it is broken: each is ok, or is not meant to work there (skipped,
 // not-built).
@@ -82,12 +100,18 @@ void print_report(std::ostream& out, const RunReport& report, const Style& style
 //   {"type":"version","version":1,"ds_install":"0.1.0"}
 //   {"type":"host","host","result","from","to","bytes_sent","seconds","error":{"what","help"}}
 //       for each host in order. "result" is result_word() of it: for `install` one of installed,
-//       up-to-date, failed, unreachable, refused and, if interrupted, not-tried. "from" and "to"
+//       up-to-date, failed, unreachable, refused, busy, held and not-tried. "from" and "to"
 //       are null if there is none; "error" is there only if there is one.
+//       "processes": [{"pid","user","command","release"}], "releases" (all that the host has, the
+//       current one first) and "prefix" are there only if there are any or it is known.
 //   {"type":"op","host","op","status","device","detail"}
 //       for each op that a host reported.
 //   {"type":"remark","host","text"}
 //       for each remark.
+//   {"type":"warning","text"}
+//       for each warning about the run as a whole.
+//   {"type":"error","what","help"}
+//       if the run ended before there was a row of any host.
 //   {"type":"summary","command","exit_code","strict","hosts","counts":{result:
 //   hosts},"head_bytes_sent",
 //    "seconds","run","release"}

@@ -47,6 +47,9 @@ void print_report_json(std::ostream& out, const RunReport& report) {
     if (!host.error.what.empty() || !host.error.help.empty()) {
       row["error"] = {{"what", host.error.what}, {"help", host.error.help}};
     }
+    if (!host.prefix.empty()) row["prefix"] = host.prefix;
+    if (!host.releases.empty()) row["releases"] = host.releases;
+    if (!host.processes.empty()) row["processes"] = nlohmann::json(host.processes);
     print_line(out, row);
   }
   for (const HostReport& host : report.hosts) {
@@ -61,6 +64,12 @@ void print_report_json(std::ostream& out, const RunReport& report) {
   }
   for (const HostRemark& remark : report.remarks) {
     print_line(out, {{"type", "remark"}, {"host", remark.host}, {"text", remark.text}});
+  }
+  for (const std::string& warning : report.warnings) {
+    print_line(out, {{"type", "warning"}, {"text", warning}});
+  }
+  if (report.error_exit != 0) {
+    print_line(out, {{"type", "error"}, {"what", report.error.what}, {"help", report.error.help}});
   }
   nlohmann::ordered_json summary = {{"type", "summary"},
                                     {"command", report.command},

@@ -14,10 +14,7 @@
 namespace dsi {
 namespace {
 
-using namespace std::chrono_literals;
 using Numbers = std::vector<std::size_t>;  // Of hosts.
-
-constexpr auto kAskForJobsEvery = 2s;
 
 HostReport row_without_session(const PlannedHost& host) {
   HostReport row;
@@ -26,6 +23,7 @@ HostReport row_without_session(const PlannedHost& host) {
   row.from = host.from;
   row.to = host.from;
   row.error = host.error;
+  row.prefix = host.prefix;
   return row;
 }
 
@@ -70,8 +68,7 @@ class Rollout {
         drain_and_work_on(batch);
       }
       std::size_t failed_here = 0;
-      for (std::size_t i : batch)
-        failed_here += has_failed(rows_[i], run_.options.strict) ? 1u : 0u;
+      for (std::size_t i : batch) failed_here += counts_as_failed(rows_[i]) ? 1u : 0u;
       failed += failed_here;
       tried += batch.size();
       if (pace_.batches.size() > 1) {
@@ -80,6 +77,7 @@ class Rollout {
                                  names(batch), batch.size() - failed_here, batch.size()));
       }
     }
+    tell_processes();
     return std::move(rows_);
   }
 
@@ -87,7 +85,8 @@ class Rollout {
   bool stopped() const { return world_.drain.stop_requested(); }
   bool reached(std::size_t i) const {
     const Action action = plan_.hosts[i].action;
-    return survey_.sessions[i].has_value() && action != Action::kRefuse && action != Action::kNone;
+    return survey_.sessions[i].has_value() && action != Action::kRefuse &&
+           action != Action::kHold && action != Action::kNone;
   }
   std::string names(const Numbers& numbers) const {
     std::vector<std::string> hosts;
@@ -98,12 +97,37 @@ class Rollout {
     return fmt::format("the window of {} closed before its turn", pace_.window);
   }
 
+  // A host that was spared because it is in use says nothing about the release.
+  bool counts_as_failed(const HostReport& row) const {
+    return row.status != HostStatus::kBusy && has_failed(row, run_.options.strict);
+  }
+
   std::string why_not_now(std::size_t batch, std::size_t failed, std::size_t tried) const {
     if (batch > 0 && failed > pace_.failures_allowed) {
       return fmt::format("{} of the {} host{} before it failed, and {} may", failed, tried,
                          tried == 1 ? "" : "s", pace_.failures_allowed);
     }
     return pace_.closed() ? window_closed() : "";
+  }
+
+  // Of hosts that were changed under somebody; of a host that was spared its error tells.
+  void tell_processes() {
+    for (const HostReport& row : rows_) {
+      if (row.processes.empty() || !is_done(row.status)) continue;
+      std::string text =
+          fmt::format("{} process{} files of {}{}: ", row.processes.size(),
+                      row.processes.size() == 1 ? " keeps" : "es keep",
+                      run_.package.empty() ? "release " : "", row.processes.front().release);
+      constexpr std::size_t kMostNamed = 3;
+      for (std::size_t i = 0; i < std::min(row.processes.size(), kMostNamed); ++i) {
+        const protocol::BusyProcess& one = row.processes[i];
+        text += fmt::format("{}{} {} {}", i == 0 ? "" : ", ", one.pid, one.user, one.command);
+      }
+      if (row.processes.size() > kMostNamed) {
+        text += fmt::format(", and {} more", row.processes.size() - kMostNamed);
+      }
+      remarks_.push_back({row.host, text});
+    }
   }
 
   // Nothing is done there, and the report says why.
@@ -187,10 +211,10 @@ class Rollout {
     while (!waiting.empty()) {
       std::vector<std::string> hosts;
       for (std::size_t i : waiting) hosts.push_back(rows_[i].host);
-      auto idle = drain_->idle(hosts);
+      auto standings = drain_->look(hosts);
       std::string why;
-      if (!idle) {
-        why = idle.error().what;
+      if (!standings) {
+        why = standings.error().what;
       } else if (stopped()) {
         why = "interrupted before anything was done";
       } else if (pace_.closed()) {
@@ -203,7 +227,15 @@ class Rollout {
       Numbers now;
       Numbers later;
       for (std::size_t k = 0; k < waiting.size(); ++k) {
-        ((*idle)[k] ? now : later).push_back(waiting[k]);
+        const Drain::Standing& standing = (*standings)[k];
+        HostReport& row = rows_[waiting[k]];
+        if (!standing.remark.empty()) remarks_.push_back({row.host, standing.remark});
+        if (!standing.error.what.empty()) {
+          row.status = HostStatus::kFailed;
+          row.error = standing.error;
+        } else {
+          (standing.idle ? now : later).push_back(waiting[k]);
+        }
       }
       // Those that are free by now have their turn, however late it is.
       if (Pace::Clock::now() >= limit && !later.empty()) {
@@ -218,26 +250,35 @@ class Rollout {
       } else if (!later.empty()) {
         if (!said) world_.progress.lasting("Waiting", "for the jobs on " + names(later));
         said = true;
-        wait_for(kAskForJobsEvery, world_.drain);
+        wait_for(drain_->look_every(), world_.drain);
       }
       waiting = std::move(later);
     }
   }
 
-  // A host that is not well stays out of service: somebody has to look at it.
+  // A host that is not well stays out of service: somebody has to look at it. One that was spared
+  // has what it had.
   void give_back(const Numbers& hosts) {
+    std::vector<std::string> names;
     for (std::size_t i : hosts) {
       const HostReport& row = rows_[i];
-      if (row.status != HostStatus::kNotTried && !is_sound(row)) {
+      const bool untouched = row.status == HostStatus::kNotTried ||
+                             row.status == HostStatus::kBusy || row.status == HostStatus::kHeld;
+      if (untouched || is_sound(row)) {
+        names.push_back(row.host);
+      } else {
         remarks_.push_back({row.host, "stays out of service: its report is not good"});
-        continue;
       }
-      Result<std::string> remark = drain_->give_back(row.host);
-      if (!remark) {
-        remarks_.push_back({row.host, "stays out of service: " + remark.error().what +
+    }
+    if (names.empty()) return;
+    const std::vector<Result<std::string>> answers = drain_->give_back(names);
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      const Result<std::string>& answer = answers[k];
+      if (!answer) {
+        remarks_.push_back({names[k], "stays out of service: " + answer.error().what +
                                           "; the next run with the same --drain gives it back"});
-      } else if (!remark->empty()) {
-        remarks_.push_back({row.host, *remark});
+      } else if (!answer->empty()) {
+        remarks_.push_back({names[k], *answer});
       }
     }
   }

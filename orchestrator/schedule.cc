@@ -237,6 +237,43 @@ std::string systemd_word(std::string_view word) {
   return out + '"';
 }
 
+Needs needs_of(const Options& options) {
+  Needs needs;
+  std::vector<std::string> paths = {options.hostfile.string(), options.bundle.string(),
+                                    options.torch.string(),    options.config.string(),
+                                    options.html.string(),     options.metrics.string(),
+                                    options.deepspeed,         options.package};
+  for (const auto* list : {&options.ops_folders, &options.rules}) {
+    for (const fs::path& path : *list) paths.push_back(path.string());
+  }
+  if (options.local_only) paths.push_back(options.prefix);
+  for (const std::string& path : paths) {
+    if (path.empty()) continue;
+    const std::string whole = fs::absolute(path).lexically_normal().string();
+    needs.tmp = needs.tmp || whole.starts_with("/tmp/") || whole.starts_with("/var/tmp/");
+  }
+  for (const std::string* command : {&options.drain, &options.undrain, &options.notify}) {
+    needs.tmp = needs.tmp || command->find("/tmp") != command->npos;
+    needs.rights = needs.rights || command->find("sudo") != command->npos;
+  }
+  needs.rights = needs.rights || (options.local_only && options.pip_sudo);
+  auto write = [&](const fs::path& folder) {
+    const std::string whole = fs::absolute(folder).lexically_normal().string();
+    for (const char* closed : {"/usr", "/etc", "/boot", "/efi"}) {
+      if (whole == closed || whole.starts_with(std::string(closed) + "/")) {
+        needs.writable.push_back(whole);
+      }
+    }
+  };
+  for (const fs::path* file : {&options.html, &options.metrics}) {
+    if (!file->empty()) write(fs::absolute(*file).parent_path());
+  }
+  if (options.local_only && !options.prefix.empty()) write(options.prefix);
+  // The system's own Python has its packages there.
+  if (options.local_only && !options.python_package().empty()) write("/usr");
+  return needs;
+}
+
 std::string service_text(const Schedule& schedule) {
   std::string text(kOurs);
   text += fmt::format(
@@ -252,28 +289,37 @@ std::string service_text(const Schedule& schedule) {
       // SIGTERM means: begin nothing new, finish what is in flight. That takes its time.
       "KillMode=mixed\n"
       "TimeoutStopSec=30min\n"
-      "NoNewPrivileges=yes\n"
-      "LockPersonality=yes\n"
-      "RestrictRealtime=yes\n"
-      "RestrictSUIDSGID=yes\n"
-      "SystemCallArchitectures=native\n",
+      "{}",
       schedule.user.empty() ? "" : "Wants=network-online.target\nAfter=network-online.target\n",
-      command_line(schedule.command));
+      command_line(schedule.command),
+      // Each of these takes the right to gain rights, for a user who is not root.
+      schedule.needs.rights ? ""
+                            : "NoNewPrivileges=yes\n"
+                              "LockPersonality=yes\n"
+                              "RestrictRealtime=yes\n"
+                              "RestrictSUIDSGID=yes\n"
+                              "SystemCallArchitectures=native\n");
   if (!schedule.user.empty()) {
     // With a user systemd sets HOME, where keys, the cache and the records are.
     text += fmt::format(
         "User={}\n"
-        "PrivateTmp=yes\n"
+        "{}"
         "ProtectSystem=full\n"
-        "ProtectClock=yes\n"
         "ProtectControlGroups=yes\n"
-        "ProtectHostname=yes\n"
-        "ProtectKernelLogs=yes\n"
-        "ProtectKernelModules=yes\n"
-        "ProtectKernelTunables=yes\n"
-        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK\n"
-        "RestrictNamespaces=yes\n",
-        schedule.user);
+        "{}",
+        schedule.user, schedule.needs.tmp ? "" : "PrivateTmp=yes\n",
+        schedule.needs.rights ? ""
+                              : "ProtectClock=yes\n"
+                                "ProtectHostname=yes\n"
+                                "ProtectKernelLogs=yes\n"
+                                "ProtectKernelModules=yes\n"
+                                "ProtectKernelTunables=yes\n"
+                                "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK\n"
+                                "RestrictNamespaces=yes\n");
+    // A '-' before the path: systemd starts the run although the folder is not there.
+    for (const std::string& folder : schedule.needs.writable) {
+      text += fmt::format("ReadWritePaths={}\n", systemd_word("-" + folder));
+    }
   }
   return text;
 }
@@ -335,6 +381,12 @@ Result<void> run_schedule(const Options& options, const fs::path& program, Proce
   schedule.calendar = options.at;
   if (!options.random_delay.empty()) schedule.random_delay = options.random_delay;
   if (!of_user) schedule.user = user_name();
+  schedule.needs = needs_of(options);
+  if (schedule.needs.tmp && !options.cron) {
+    progress.warning(
+        "something that the runs use lies in a folder for temporary files; it may be "
+        "gone by then");
+  }
   if (schedule.calendar.empty()) {
     return fail_with_help("schedule needs --at", "for example --at \"Sun 03:00\"");
   }

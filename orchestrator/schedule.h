@@ -16,6 +16,14 @@
 
 namespace dsi {
 
+// What a run has to reach that a hardened unit would keep from it.
+struct Needs {
+  bool tmp = false;     // Something lies in /tmp or /var/tmp, so it cannot have a /tmp of its own.
+  bool rights = false;  // sudo is called, which a process without new privileges cannot.
+  std::vector<std::string> writable;  // Folders below those that would be read-only.
+};
+Needs needs_of(const Options& options);
+
 // What is to be run, and when.
 struct Schedule {
   std::string unit;                    // "ds-install", "ds-install-gpu": without .service, .timer.
@@ -23,6 +31,7 @@ struct Schedule {
   std::string calendar;                // Of systemd.time(7), or five fields of crontab(5).
   std::string random_delay = "15min";  // systemd's.
   std::string user;  // Whom a system service runs as; empty: a user's own service.
+  Needs needs{};
 };
 
 // The texts of the two unit files. A service of the system is hardened by what systemd offers; one

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "orchestrator/parallel.h"
 #include "orchestrator/text.h"
 
 namespace dsi {
@@ -13,6 +14,7 @@ using namespace std::chrono_literals;
 constexpr std::string_view kReason = "ds-install ";
 // scontrol tries for a while by itself before it says that the controller does not answer.
 constexpr auto kPatience = 120s;
+constexpr std::size_t kCallsAtOnce = 8;
 
 // The value of " Key=" up to the next space.
 std::string word_of(std::string_view line, std::string_view key) {
@@ -50,7 +52,7 @@ class SlurmDrain : public Drain {
 
   std::vector<Taken> take(const std::vector<std::string>& hosts) override {
     std::vector<Taken> taken(hosts.size());
-    auto nodes = look(stop_);
+    auto nodes = ask(stop_);
     std::string wanted;  // Names with commas between.
     std::vector<std::size_t> asked;
     for (std::size_t i = 0; i < hosts.size(); ++i) {
@@ -80,7 +82,7 @@ class SlurmDrain : public Drain {
       // Slurm may have drained some of them before it failed.
       for (std::size_t i : asked) {
         taken[i].error = done.error();
-        auto back = give_back(hosts[i]);
+        auto back = std::move(give_back({hosts[i]}).front());
         if (!back) {
           taken[i].remark = "may be drained; the next run with --drain slurm gives it back";
           break;
@@ -94,35 +96,59 @@ class SlurmDrain : public Drain {
     return taken;
   }
 
-  Result<std::vector<bool>> idle(const std::vector<std::string>& hosts) override {
-    DSI_TRY(std::vector<SlurmNode> nodes, look(stop_));
-    std::vector<bool> idle;
+  Result<std::vector<Standing>> look(const std::vector<std::string>& hosts) override {
+    DSI_TRY(std::vector<SlurmNode> nodes, ask(stop_));
+    std::vector<Standing> standings;
     for (const std::string& host : hosts) {
       const SlurmNode* node = find(nodes, host);
       // One that somebody put back into service gets jobs again, so it is not idle.
-      idle.push_back(node != nullptr && node->free() && node->out_of_service());
+      standings.push_back({node != nullptr && node->free() && node->out_of_service(), {}, ""});
     }
-    return idle;
+    return standings;
   }
 
-  Result<std::string> give_back(const std::string& host) override {
-    if (!mine_.contains(host)) return std::string();
+  std::chrono::milliseconds look_every() const override { return 2s; }
+
+  // One question and one command for all of them, however many; each by itself only if Slurm does
+  // not take them together.
+  std::vector<Result<std::string>> give_back(const std::vector<std::string>& hosts) override {
+    std::vector<Result<std::string>> answers(hosts.size(), std::string());
+    std::vector<std::size_t> mine;
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      if (mine_.contains(hosts[i])) mine.push_back(i);
+    }
+    if (mine.empty()) return answers;
     // Without the stop token: also an interrupted run gives back what it took.
-    DSI_TRY(std::vector<SlurmNode> nodes, look({}));
-    const SlurmNode* node = find(nodes, host);
-    if (node == nullptr) return fmt::format("is no node of Slurm any more");
-    if (!node->out_of_service()) {
-      return fmt::format("was put back into service by somebody else during the run");
+    auto nodes = ask({});
+    std::vector<std::size_t> resumed;
+    std::vector<std::string> names;
+    for (std::size_t i : mine) {
+      if (!nodes) {
+        answers[i] = tl::unexpected(nodes.error());
+        continue;
+      }
+      answers[i] = remark_on(find(*nodes, hosts[i]));
+      if (!answers[i]->empty()) continue;
+      resumed.push_back(i);
+      names.push_back(find(*nodes, hosts[i])->name);
     }
-    if (node->reason != reason_) {
-      return fmt::format(
-          "was drained by this run and by somebody else since ({}); it stays drained",
-          printable(node->reason));
+    if (resumed.empty()) return answers;
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ",") + name;
+    auto done = resume(all);
+    if (done || resumed.size() == 1 || !ask({})) {
+      for (std::size_t i : resumed) {
+        if (!done) answers[i] = tl::unexpected(done.error());
+      }
+    } else {
+      parallel_for(resumed.size(), kCallsAtOnce, {}, [&](std::size_t k) {
+        if (auto one = resume(names[k]); !one) answers[resumed[k]] = tl::unexpected(one.error());
+      });
     }
-    DSI_CHECK(scontrol({"update", "NodeName=" + node->name, "State=RESUME"}, {},
-                       "cannot give " + node->name + " back to Slurm"));
-    mine_.erase(host);
-    return std::string();
+    for (std::size_t i : resumed) {
+      if (answers[i]) mine_.erase(hosts[i]);
+    }
+    return answers;
   }
 
  private:
@@ -135,7 +161,24 @@ class SlurmDrain : public Drain {
     return std::move(result->out);
   }
 
-  Result<std::vector<SlurmNode>> look(std::stop_token stop) {
+  // Why it is not given back; empty: it is.
+  std::string remark_on(const SlurmNode* node) const {
+    if (node == nullptr) return "is no node of Slurm any more";
+    if (!node->out_of_service()) {
+      return "was put back into service by somebody else during the run";
+    }
+    if (node->reason == reason_) return "";
+    return fmt::format("was drained by this run and by somebody else since ({}); it stays drained",
+                       printable(node->reason));
+  }
+
+  Result<void> resume(const std::string& names) {
+    return scontrol({"update", "NodeName=" + names, "State=RESUME"}, {},
+                    "cannot give " + names + " back to Slurm")
+        .map([](const auto&) {});
+  }
+
+  Result<std::vector<SlurmNode>> ask(std::stop_token stop) {
     DSI_TRY(std::string text,
             scontrol({"show", "node", "--oneliner"}, stop, "cannot ask Slurm for its nodes"));
     return parse_slurm_nodes(text);

@@ -42,6 +42,22 @@ Result<void> check_via(string_view how) {
   return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give ssh or slurm");
 }
 
+Result<void> check_busy(string_view how) {
+  if (how == "proceed" || how == "wait" || how == "skip") return {};
+  return fail_with_help(fmt::format("knows no \"{}\"", printable(how)),
+                        "give proceed, wait or skip");
+}
+
+// The value may be a secret, so no error quotes it.
+Result<void> check_webhook(string_view url) {
+  const bool known = url.starts_with("https://") || url.starts_with("http://");
+  const bool plain =
+      std::all_of(url.begin(), url.end(), [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+  if (known && plain) return {};
+  return fail_with_help("needs a URL of a webhook",
+                        "for example https://host/path, without spaces");
+}
+
 Result<void> check_order(string_view how) {
   if (how == "hostfile" || how == "racks") return {};
   return fail_with_help(fmt::format("knows no \"{}\"", printable(how)), "give hostfile or racks");
@@ -119,9 +135,13 @@ Result<void> check_value(string_view option, string_view value) {
   if (option == "peer-ports") return check_ports(value);
   if (option == "batch") return batch_sizes(value, 1).map([](const auto&) {});
   if (option == "max-fail") return failures_allowed(value, 1).map([](auto) {});
-  if (option == "window" || option == "drain-limit") return parse_window(value).map([](auto) {});
+  if (option == "busy") return check_busy(value);
+  if (option == "window" || option == "drain-limit" || option == "busy-limit")
+    return parse_window(value).map([](auto) {});
   if (option == "name") return check_name(value);
-  if (option == "at" || option == "random-delay") return check_line(value);
+  if (option == "at" || option == "random-delay" || option == "reason") return check_line(value);
+  if (option == "notify-url") return check_webhook(value);
+  if (option == "to") return check_name(value);
   if (option == "via") return check_via(value);
   if (option == "order") return check_order(value);
   if (option == "rate-limit") return distribute::parse_rate(value).map([](auto) {});

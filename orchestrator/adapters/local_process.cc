@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 
 #include "orchestrator/adapters/spawn.h"
 #include "orchestrator/adapters/stop_wait.h"
+#include "orchestrator/base/file.h"
 #include "orchestrator/base/shell_quote.h"
 #include "orchestrator/base/unique_fd.h"
 
@@ -50,8 +52,14 @@ Result<ProcessResult> LocalProcessRunner::run(const Command& command, Deadline d
   StopWait waiter(stop);
   if (waiter.stopped()) return fail("{} was not started: interrupted", name);
 
-  UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) return fail_errno(errno, "cannot open /dev/null");
+  // A file and no pipe: who does not read it keeps nobody waiting.
+  UniqueFd in(command.input.empty() ? ::open("/dev/null", O_RDONLY | O_CLOEXEC)
+                                    : ::memfd_create("input", MFD_CLOEXEC));
+  if (!in) return fail_errno(errno, "cannot open an input");
+  if (!command.input.empty()) {
+    DSI_CHECK(write_all(in.get(), command.input));
+    if (::lseek(in.get(), 0, SEEK_SET) != 0) return fail_errno(errno, "cannot rewind an input");
+  }
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail_errno(errno, "cannot make a pipe");
   UniqueFd out(ends[0]);
@@ -62,7 +70,7 @@ Result<ProcessResult> LocalProcessRunner::run(const Command& command, Deadline d
   DSI_TRY(pid_t pid, spawn({.argv = command.argv,
                             .folder = command.folder,
                             .environment = command.environment,
-                            .in = null.get(),
+                            .in = in.get(),
                             .out = out_there.get(),
                             .err = err_there.get()}));
   out_there.reset();

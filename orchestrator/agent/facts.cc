@@ -6,10 +6,12 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <vector>
 
+#include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/base/cpu_level.h"
 #include "orchestrator/base/file.h"
@@ -17,15 +19,11 @@
 
 namespace dsi::agent {
 
-Account find_account() {
-  Account account;
-  for (const char* variable : {"USER", "LOGNAME"}) {
-    const char* value = std::getenv(variable);
-    if (account.name.empty() && value != nullptr) account.name = value;
-  }
-  if (const char* home = std::getenv("HOME")) account.home = home;
-  std::string text = read_file("/etc/passwd").value_or("");
-  std::string uid = std::to_string(::geteuid());
+namespace {
+
+// The fields of a user's line in /etc/passwd, seven at least; empty if there is none.
+std::vector<std::string> passwd_line(const std::string& uid) {
+  const std::string text = read_file("/etc/passwd").value_or("");
   for (std::size_t start = 0; start < text.size();) {
     std::size_t end = std::min(text.find('\n', start), text.size());
     std::vector<std::string> fields{""};
@@ -37,12 +35,34 @@ Account find_account() {
       }
     }
     if (fields.size() >= 6 && fields[2] == uid) {
-      if (account.name.empty()) account.name = fields[0];
-      if (account.home.empty()) account.home = fields[5];
-      if (fields.size() >= 7) account.shell = fields[6];
-      break;
+      fields.resize(std::max<std::size_t>(fields.size(), 7));
+      return fields;
     }
     start = end + 1;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string name_of_user(uid_t uid) {
+  const std::string number = std::to_string(uid);
+  const std::vector<std::string> fields = passwd_line(number);
+  return fields.empty() || fields[0].empty() ? number : fields[0];
+}
+
+Account find_account() {
+  Account account;
+  for (const char* variable : {"USER", "LOGNAME"}) {
+    const char* value = std::getenv(variable);
+    if (account.name.empty() && value != nullptr) account.name = value;
+  }
+  if (const char* home = std::getenv("HOME")) account.home = home;
+  std::string uid = std::to_string(::geteuid());
+  if (const std::vector<std::string> fields = passwd_line(uid); !fields.empty()) {
+    if (account.name.empty()) account.name = fields[0];
+    if (account.home.empty()) account.home = fields[5];
+    account.shell = fields[6];
   }
   if (account.name.empty()) account.name = uid;
   // An account of a directory service is not in the file; its session has the variable.
@@ -103,6 +123,7 @@ protocol::Facts find_facts(const std::string& prefix) {
   facts.current = releases.current;
   facts.previous = releases.previous;
   facts.free_bytes = space_at(prefix).bytes;
+  facts.held = find_hold(prefix);
   return facts;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "orchestrator/agent/protocol.h"
@@ -17,6 +19,8 @@ struct Account {
   std::string shell;  // Of a login.
 };
 Account find_account();
+// As /etc/passwd has it; else the number.
+std::string name_of_user(uid_t uid);
 
 // Reads only; changes nothing.
 protocol::Facts find_facts(const std::string& prefix);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "orchestrator/agent/busy.h"
 #include "orchestrator/agent/facts.h"
+#include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/package.h"
 #include "orchestrator/agent/probes.h"
 #include "orchestrator/agent/stage.h"
@@ -71,6 +73,7 @@ Result<void> stage(Prefix& prefix, const protocol::InstallRequest& request, cons
   result.ops = trial.rows;
   if (!send_stage(wire, "probed")) return fail("the head left before the switch");
   if (request.strict) DSI_CHECK(check_strict(result.ops));
+  DSI_CHECK(give_way(request.care, files_of_release(prefix, prefix.there().current), wire, result));
   // Probing may have taken a minute. Nobody would learn of a switch now.
   if (wire.head_left()) return fail("the head left before the switch");
   return prefix.switch_to(id);
@@ -87,6 +90,8 @@ Result<void> install_locked(const std::string& path, const protocol::InstallRequ
   std::string from = prefix.there().current;
   result.from = result.to = from;
   if (from == id) return refresh(prefix, request, id, manifest, wire, result);
+  DSI_CHECK(respect_hold(path, request.care, result));
+  DSI_CHECK(spare(request.care, files_of_release(prefix, from), result));
 
   bool built = false;
   Trial trial;
@@ -103,6 +108,17 @@ Result<void> install_locked(const std::string& path, const protocol::InstallRequ
   return {};
 }
 
+// Is there such a release to go back to?
+Result<void> check_there(const std::string& path, const std::string& id) {
+  const std::vector<std::string> all = list_releases(path);
+  if (std::find(all.begin(), all.end(), id) != all.end()) return {};
+  std::string names;
+  for (const std::string& one : all) names += (names.empty() ? "" : ", ") + one;
+  return fail_with_help(fmt::format("there is no release {} here; there {} {}", id,
+                                    all.size() < 2 ? "is" : "are", all.empty() ? "none" : names),
+                        "install it by name: --bundle FILE");
+}
+
 Result<void> rollback_locked(const std::string& path, const protocol::RollbackRequest& request,
                              Wire& wire, HostResult& result) {
   if (!request.package.empty()) return rollback_package(path, request, wire, result);
@@ -112,16 +128,25 @@ Result<void> rollback_locked(const std::string& path, const protocol::RollbackRe
   DSI_TRY(Prefix prefix, Prefix::lock(path, {request.run, request.by},
                                       std::chrono::seconds(request.lock_timeout_s), wire));
   std::string from = prefix.there().current;
-  std::string to = prefix.there().previous;
+  std::string to = request.to.empty() ? prefix.there().previous : request.to;
   result.from = result.to = from;
   if (to.empty()) {
     prefix.leave_no_trace();
     return fail_with_help(kNowhere, kHelp);
   }
+  if (!request.to.empty()) DSI_CHECK(check_there(path, to));
+  if (to != from) DSI_CHECK(respect_hold(path, request.care, result));
   DSI_TRY(Folder release, prefix.releases().folder(to));
   DSI_TRY(std::string text, manifest_text(release, to));
   DSI_TRY(Manifest manifest, parse_release(text));
   DSI_CHECK(check_whole(prefix, to, text, manifest));
+  if (to == from) {
+    result.result = "up-to-date";
+    result.ops = probe(prefix.releases().path_of(to), manifest, {}, request.torch_folders,
+                       request.probe_timeout_s);
+    return {};
+  }
+  DSI_CHECK(give_way(request.care, files_of_release(prefix, from), wire, result));
   if (wire.head_left()) return fail("the head left before the switch");
   DSI_CHECK(prefix.switch_to(to));
   result.to = to;
@@ -141,7 +166,9 @@ Result<void> uninstall_locked(const std::string& path, const protocol::Uninstall
   if (::access(path.c_str(), F_OK) != 0) return {};
   DSI_TRY(Prefix prefix, Prefix::lock(path, {request.run, request.by},
                                       std::chrono::seconds(request.lock_timeout_s), wire));
-  result.from = prefix.there().current;
+  result.from = result.to = prefix.there().current;
+  DSI_CHECK(respect_hold(path, request.care, result));
+  DSI_CHECK(give_way(request.care, files_of_release(prefix, result.from), wire, result));
   auto removed = prefix.remove_all();
   result.to = find_releases(path).current;
   return removed;
@@ -176,9 +203,10 @@ HostResult answer(const std::string& prefix, Act act) {
   HostResult result;
   result.from = result.to = find_releases(prefix).current;
   if (auto done = act(result); !done) {
-    result.result = "failed";
+    if (result.result != "busy" && result.result != "held") result.result = "failed";
     result.error = std::move(done).error();
   }
+  if (result.releases.empty()) result.releases = list_releases(prefix);
   return result;
 }
 
@@ -199,6 +227,13 @@ HostResult uninstall(const std::string& prefix, const protocol::UninstallRequest
                      Wire& wire) {
   return answer(
       prefix, [&](HostResult& result) { return uninstall_locked(prefix, request, wire, result); });
+}
+
+HostResult hold(const std::string& prefix, const protocol::HoldRequest& request, Wire& wire) {
+  return answer(prefix, [&](HostResult& result) -> Result<void> {
+    if (request.package.empty()) return change_hold(prefix, request, wire, result);
+    return hold_package(prefix, request, wire, result);
+  });
 }
 
 HostResult report_release(const std::string& prefix, const std::string& id,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The four things that a head can ask of a node. Each returns what the report shall say; none
+// The five things that a head can ask of a node. Each returns what the report shall say; none
 // throws, and a failure leaves the node with what it had.
 
 #include <string>
@@ -16,6 +16,8 @@ protocol::HostResult rollback(const std::string& prefix, const protocol::Rollbac
                               Wire& wire);
 protocol::HostResult uninstall(const std::string& prefix, const protocol::UninstallRequest& request,
                                Wire& wire);
+protocol::HostResult hold(const std::string& prefix, const protocol::HoldRequest& request,
+                          Wire& wire);
 protocol::HostResult report(const std::string& prefix, const protocol::ReportRequest& request,
                             Wire& wire);
 

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "orchestrator/agent/busy.h"
 #include "orchestrator/agent/child.h"
+#include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/python.h"
 #include "orchestrator/agent/stage.h"
@@ -32,10 +34,6 @@ constexpr std::chrono::seconds kOwnTime{900};
 // For what is done when a run is to end: putting back.
 constexpr std::chrono::seconds kPutBackTime{120};
 constexpr char kEnvironments[] = "env-";
-
-std::string prefix_of(const std::string& base, const Environment& environment) {
-  return base + "/" + kEnvironments + sha256_hex(environment.facts.prefix).substr(0, 12);
-}
 
 struct Answer {
   std::vector<OpRow> rows;
@@ -266,6 +264,10 @@ Result<bool> is_up_to_date(const Environment& environment, const std::string& pa
 
 }  // namespace
 
+std::string environment_prefix(const std::string& base, const protocol::PythonFacts& facts) {
+  return base + "/" + kEnvironments + sha256_hex(facts.prefix).substr(0, 12);
+}
+
 Result<void> install_package(const std::string& base, const protocol::InstallRequest& request,
                              const Manifest& manifest, Wire& wire, HostResult& result) {
   const ManifestPackage& package = manifest.packages.front();
@@ -277,8 +279,9 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
     return fail("the release has no {}", kPackageProgram);
   }
   std::string id = release_id(request.manifest);
-  DSI_TRY(Prefix prefix, Prefix::lock(prefix_of(base, environment), {request.run, request.by},
-                                      std::chrono::seconds(request.lock_timeout_s), wire));
+  DSI_TRY(Prefix prefix,
+          Prefix::lock(environment_prefix(base, environment.facts), {request.run, request.by},
+                       std::chrono::seconds(request.lock_timeout_s), wire));
   if (facts.current == id && !facts.interrupted) {
     DSI_TRY(bool same, is_up_to_date(environment, package.name, request, wire, result));
     if (same) {
@@ -288,9 +291,13 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
       return {};
     }
   }
+  const InUse replaced = files_of_package(facts.site, package.name);
+  DSI_CHECK(respect_hold(prefix.root().path(), request.care, result));
+  DSI_CHECK(spare(request.care, replaced, result));
   bool built = false;
   auto done = [&]() -> Result<void> {
     DSI_CHECK(stage_release(prefix, id, request.manifest, manifest, wire, built));
+    DSI_CHECK(give_way(request.care, replaced, wire, result));
     std::string release = prefix.releases().path_of(id);
     std::vector<std::string> words = words_for("install", request);
     for (const std::string& word :
@@ -324,6 +331,8 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
   }
   // The environment has it. All that follows is for the next run's good.
   result.to = id;
+  result.releases = {id};
+  if (!result.from.empty() && result.from != id) result.releases.push_back(result.from);
   send_stage(wire, "switched");
   send_note(wire, prefix.switch_to(id));
   send_note(wire, prefix.record("install", result.from, id));
@@ -338,8 +347,23 @@ Result<void> rollback_package(const std::string& base, const protocol::RollbackR
   result.from = result.to = facts.current;
   DSI_TRY(std::string program, program_of(environment, request.package));
   DSI_CHECK(check_writable(facts));
-  DSI_TRY(Prefix prefix, Prefix::lock(prefix_of(base, environment), {request.run, request.by},
-                                      std::chrono::seconds(request.lock_timeout_s), wire));
+  DSI_TRY(Prefix prefix,
+          Prefix::lock(environment_prefix(base, environment.facts), {request.run, request.by},
+                       std::chrono::seconds(request.lock_timeout_s), wire));
+  if (!request.to.empty() && request.to != facts.current && request.to != facts.previous) {
+    return fail_with_help(
+        fmt::format("there is no release {} to go back to here; there {} {}", request.to,
+                    facts.previous.empty() ? "is only" : "are",
+                    facts.current + (facts.previous.empty() ? "" : ", " + facts.previous)),
+        "install it by name: --bundle FILE");
+  }
+  if (!request.to.empty() && request.to == facts.current) {
+    prefix.leave_no_trace();
+    result.result = "up-to-date";
+    return {};
+  }
+  DSI_CHECK(respect_hold(prefix.root().path(), request.care, result));
+  DSI_CHECK(give_way(request.care, files_of_package(facts.site, request.package), wire, result));
   if (wire.head_left()) return fail("the head left before the switch");
   std::vector<std::string> words = words_for("rollback", request);
   for (const std::string& word :
@@ -354,6 +378,7 @@ Result<void> rollback_package(const std::string& base, const protocol::RollbackR
     return done;
   }
   result.to = run.answer().text("to");
+  result.releases = {result.to, result.from};
   result.result = "rolled-back";
   result.ops = run.answer().rows;
   send_stage(wire, "switched");
@@ -367,11 +392,13 @@ Result<void> uninstall_package(const std::string& base, const protocol::Uninstal
   DSI_TRY(Environment environment, open_environment(request.python, request.package));
   const protocol::PythonFacts& facts = environment.facts;
   result.from = result.to = facts.current;
-  std::string path = prefix_of(base, environment);
+  std::string path = environment_prefix(base, environment.facts);
   // Without a package there may still be what an uninstall that was cut off has left.
   if (!facts.current.empty() || !own_program(environment).empty()) {
     DSI_TRY(std::string program, program_of(environment, request.package));
     DSI_CHECK(check_writable(facts));
+    DSI_CHECK(respect_hold(path, request.care, result));
+    DSI_CHECK(give_way(request.care, files_of_package(facts.site, request.package), wire, result));
     std::vector<std::string> words = words_for("uninstall", request);
     words.insert(words.end(), {"--package", request.package});
     PackageRun run(wire, {});
@@ -396,6 +423,13 @@ Result<void> uninstall_package(const std::string& base, const protocol::Uninstal
     send_note(wire, locked.remove_all());
   }
   return {};
+}
+
+Result<void> hold_package(const std::string& base, const protocol::HoldRequest& request, Wire& wire,
+                          HostResult& result) {
+  DSI_TRY(Environment environment, open_environment(request.python, request.package));
+  result.from = result.to = environment.facts.current;
+  return change_hold(environment_prefix(base, environment.facts), request, wire, result);
 }
 
 Result<void> report_package(const protocol::ReportRequest& request, Wire& wire,

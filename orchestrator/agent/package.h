@@ -16,6 +16,9 @@ namespace dsi::agent {
 
 inline constexpr char kPackageProgram[] = "bin/ds-package";
 
+// The prefix of an environment's own, below the one that the head names.
+std::string environment_prefix(const std::string& base, const protocol::PythonFacts& facts);
+
 // Each fills the result as far as it gets; an error makes it a failed one.
 Result<void> install_package(const std::string& prefix, const protocol::InstallRequest& request,
                              const Manifest& manifest, Wire& wire, protocol::HostResult& result);
@@ -23,6 +26,8 @@ Result<void> rollback_package(const std::string& prefix, const protocol::Rollbac
                               Wire& wire, protocol::HostResult& result);
 Result<void> uninstall_package(const std::string& prefix, const protocol::UninstallRequest& request,
                                Wire& wire, protocol::HostResult& result);
+Result<void> hold_package(const std::string& prefix, const protocol::HoldRequest& request,
+                          Wire& wire, protocol::HostResult& result);
 Result<void> report_package(const protocol::ReportRequest& request, Wire& wire,
                             protocol::HostResult& result);
 

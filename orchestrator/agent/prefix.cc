@@ -8,8 +8,11 @@
 #include <cerrno>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "orchestrator/agent/busy.h"
 #include "orchestrator/agent/facts.h"
+#include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/incoming.h"
 #include "orchestrator/agent/release.h"
 #include "orchestrator/agent/remembered.h"
@@ -152,6 +155,24 @@ Releases find_releases(const std::string& prefix) {
   return releases ? find_releases(*root, *releases) : Releases{};
 }
 
+std::vector<std::string> list_releases(const std::string& prefix) {
+  const Releases there = find_releases(prefix);
+  std::vector<std::string> all;
+  for (const std::string& id : {there.current, there.previous}) {
+    if (!id.empty()) all.push_back(id);
+  }
+  auto root = Folder::open(prefix);
+  auto releases = root ? root->folder("releases") : tl::unexpected<Error>(Error{});
+  auto names = releases ? releases->names() : tl::unexpected<Error>(Error{});
+  if (!names) return all;
+  for (const std::string& name : *names) {
+    if (is_release(*releases, name) && name != there.current && name != there.previous) {
+      all.push_back(name);
+    }
+  }
+  return all;
+}
+
 std::string utc_now() {
   std::time_t seconds = std::time(nullptr);
   std::tm parts{};
@@ -206,7 +227,8 @@ Prefix::~Prefix() {
 void Prefix::remove_leftovers() {
   // What cannot be removed (an immutable file) is in nobody's way until its very name is needed,
   // and then the error names it.
-  for (const char* name : {"current.partial", "state.json.partial", "probes.json.partial"})
+  for (const char* name :
+       {"current.partial", "state.json.partial", "probes.json.partial", "hold.json.partial"})
     (void)root_.remove(name);
   for (const Folder* folder : {&store_, &releases_}) {
     auto names = folder->names();
@@ -302,10 +324,17 @@ Result<void> Prefix::prune() {
     if (!removed && outcome) outcome = std::move(removed);
   };
   DSI_TRY(std::vector<std::string> ids, releases_.names());
+  std::vector<InUse> unused;
   for (const std::string& id : ids) {
     if (is_release_id(id) && id != there_.current && id != there_.previous) {
-      note(remove_release(id));
+      unused.push_back(files_of_release(*this, id));
     }
+  }
+  // What a process opens only now and then it must still find; the next prune looks again.
+  std::set<std::string> in_use;
+  for (const protocol::BusyProcess& one : find_processes(unused)) in_use.insert(one.release);
+  for (const InUse& one : unused) {
+    if (!in_use.contains(one.name)) note(remove_release(one.name));
   }
   DSI_TRY(std::vector<std::string> files, store_.names());
   for (const std::string& name : files) {
@@ -324,7 +353,7 @@ void Prefix::leave_no_trace() {
   root_.remove_if_empty("store");
   root_.remove_if_empty(kIncomingFolder);
   if (root_.exists(kIncomingFolder) || root_.exists("store") || root_.exists("releases") ||
-      root_.exists("state.json") || root_.exists("current")) {
+      root_.exists("state.json") || root_.exists("current") || root_.exists(kHoldName)) {
     return;
   }
   (void)root_.remove("lock");
@@ -356,6 +385,7 @@ Result<void> Prefix::remove_all() {
   DSI_CHECK(drop_incoming());
   DSI_CHECK(root_.remove(kRememberedName));
   DSI_CHECK(root_.remove("state.json"));
+  DSI_CHECK(root_.remove(kHoldName));
   there_ = {};
   leave_no_trace();
   return {};

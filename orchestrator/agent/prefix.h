@@ -10,6 +10,7 @@
 //   releases/<id>/…                    complete, always: made as <id>.partial, renamed when done
 //   current -> releases/<id>           switched by rename
 //   probes.json                        what the last probes found and rest on (remembered.h)
+//   hold.json                          the node keeps what it has (hold.h)
 //   state.json                         who, when, from, to; a record, and the way back
 //   lock                               held by flock for as long as somebody changes anything
 //
@@ -41,6 +42,8 @@ struct Releases {
 
 // Reads only. Empty where there is nothing.
 Releases find_releases(const std::string& prefix);
+// All that are there: the current one, the previous one, others. Reads only.
+std::vector<std::string> list_releases(const std::string& prefix);
 
 // The prefix, locked. There is at most one per prefix on all nodes that see it.
 class Prefix {
@@ -72,7 +75,8 @@ class Prefix {
   Result<void> record(const std::string& action, const std::string& from, const std::string& to);
   // A release is renamed first, so that it is never half there under its own name.
   Result<void> remove_release(const std::string& id);
-  // Keeps the current release, the previous one, and the store files that they hold.
+  // Keeps the current release, the previous one, those that a process has files of, and the store
+  // files that they hold.
   Result<void> prune();
   // Undoes what lock() made, as far as nothing is in it. For a first install that failed.
   void leave_no_trace();

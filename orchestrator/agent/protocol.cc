@@ -4,9 +4,27 @@ namespace dsi::protocol {
 
 using nlohmann::json;
 
+std::string to_text(const Hold& hold) {
+  std::string text = "since " + (hold.time.empty() ? "an unknown time" : hold.time);
+  if (!hold.by.empty()) text += " by " + hold.by;
+  return text + (hold.reason.empty() ? "" : ": " + hold.reason);
+}
+
+Hold parse_hold(std::string_view text) {
+  const json object = json::parse(text, nullptr, false);
+  if (!object.is_object()) return {"", "", "", "its hold.json cannot be read"};
+  auto word = [&](const char* key) {
+    auto at = object.find(key);
+    return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
+  };
+  return {word("by"), word("time"), word("run"), word("reason")};
+}
+
 void to_json(json& j, const HostResult& r) {
   j = {{"result", r.result}, {"from", r.from}, {"to", r.to}, {"ops", r.ops}};
   if (!r.error.what.empty()) j["error"] = {{"what", r.error.what}, {"help", r.error.help}};
+  if (!r.processes.empty()) j["processes"] = r.processes;
+  if (!r.releases.empty()) j["releases"] = r.releases;
 }
 
 void from_json(const json& j, HostResult& r) {
@@ -18,6 +36,8 @@ void from_json(const json& j, HostResult& r) {
     j.at("error").at("what").get_to(r.error.what);
     j.at("error").at("help").get_to(r.error.help);
   }
+  if (j.contains("processes")) j.at("processes").get_to(r.processes);
+  if (j.contains("releases")) j.at("releases").get_to(r.releases);
 }
 
 // Far more members than one line of the macro would be readable with, and the facts script writes
@@ -44,7 +64,8 @@ void to_json(json& j, const PythonFacts& f) {
        {"compute_capabilities", f.compute_capabilities},
        {"current", f.current},
        {"previous", f.previous},
-       {"interrupted", f.interrupted}};
+       {"interrupted", f.interrupted},
+       {"held", f.held}};
   if (!f.error.what.empty()) j["error"] = {{"what", f.error.what}, {"help", f.error.help}};
 }
 
@@ -72,6 +93,7 @@ void from_json(const json& j, PythonFacts& f) {
   f.current = j.value("current", none.current);
   f.previous = j.value("previous", none.previous);
   f.interrupted = j.value("interrupted", none.interrupted);
+  f.held = j.value("held", none.held);
   if (j.contains("error")) {
     j.at("error").at("what").get_to(f.error.what);
     j.at("error").at("help").get_to(f.error.help);

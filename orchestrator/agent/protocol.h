@@ -31,6 +31,7 @@
 //   stage {stage: "staged"|"probed"|"switched"} →  (each as it is reached; for the transcript)
 //   stage {stage: "waiting"}                →      (for another host of this run that shares the prefix)
 //   stage {stage: "installing"}             →      (of a package, now and then: pip takes its time)
+//   stage {stage: "busy", what}             →      (now and then: processes are waited for)
 //   stage {stage: "note", what, help}       →      (after the switch: something was not tidied up)
 //   result {result, from, to, ops, error?}  →
 // clang-format on
@@ -59,12 +60,12 @@
 // after its result. All its ports close with "dismiss" or with the end of its standard input. After
 // "dismiss" the head may be silent, and may say "listen" again.
 //
-// "report", "rollback" and "uninstall" are answered with "stage" and "result". After a result the
-// agent waits for the next request; end of file on its standard input makes it clean up and leave,
-// before the switch without switching: a head keeps the stream open until it has its result. The
-// agent changes nothing on the node before it is told to: "look" and "python" only read. An agent
-// that was brought to look lies in a folder of its own, which goes with it; "settle" puts it into
-// the store, before whatever changes the prefix.
+// "report", "rollback", "uninstall" and "hold" are answered with "stage" and "result". After a
+// result the agent waits for the next request; end of file on its standard input makes it clean up
+// and leave, before the switch without switching: a head keeps the stream open until it has its
+// result. The agent changes nothing on the node before it is told to: "look" and "python" only
+// read. An agent that was brought to look lies in a folder of its own, which goes with it; "settle"
+// puts it into the store, before whatever changes the prefix.
 //
 // A release with packages goes into a Python environment. The requests then carry the interpreter
 // (`python`, PythonFacts::executable); everything else is the same, and an op's row is what a
@@ -102,6 +103,7 @@ struct Facts {
   std::string current;           // Release id that `current` points to; empty if there is none.
   std::string previous;          // The one that `rollback` would go back to.
   std::uint64_t free_bytes = 0;  // Where the prefix is or would be.
+  std::string held;              // to_text(Hold); empty: it is not held.
 };
 
 struct Hello {
@@ -158,8 +160,31 @@ struct PythonFacts {
   std::string current;
   std::string previous;
   bool interrupted = false;  // An install was cut off; the next request puts the old tree back.
+  std::string held;          // As Facts::held, of this environment.
   Error error;  // No interpreter was found, or it does not run: then the rest is empty.
 };
+
+// What a change spares.
+struct Care {
+  // Processes that have files of the release that is left: "proceed" changes it all the same,
+  // "skip" does not, "wait" waits for them up to busy_limit_s.
+  std::string busy = "proceed";
+  int busy_limit_s = 0;
+  bool ignore_holds = false;  // A hold keeps nothing from this run.
+};
+
+// Somebody wants the node to keep the release that it has. In hold.json of the prefix, where every
+// head sees it, as one line.
+struct Hold {
+  std::string by;      // "user@head"
+  std::string time;    // 2026-11-30T09:05:57Z
+  std::string run;     // Id of the run that set it.
+  std::string reason;  // Free text; may be empty.
+};
+// "since 2026-11-30T09:05:57Z by alice@head: the paper's numbers are measured here"
+std::string to_text(const Hold& hold);
+// Of the text of hold.json; a text that is none holds all the same, and says so.
+Hold parse_hold(std::string_view text);
 
 struct InstallRequest {
   std::string run;                         // Id of the run, for state.json and the lock.
@@ -174,6 +199,7 @@ struct InstallRequest {
   bool drop_in = false;  // Put the release's op modules into the package, under its names.
   int pip_timeout_s = 600;
   int switch_timeout_s = 900;  // From the decision that it shall be done to its end.
+  Care care{};
 };
 
 struct ReportRequest {
@@ -192,6 +218,19 @@ struct RollbackRequest {
   int lock_timeout_s = 30;
   std::string package{};
   std::string python{};
+  Care care{};
+  std::string to{};  // A release that is in the prefix; empty: the one before.
+};
+
+// "hold": sets or ends a hold. Answered like the others; the result is held or unheld.
+struct HoldRequest {
+  std::string run;
+  std::string by;
+  bool hold = true;
+  std::string reason{};
+  int lock_timeout_s = 30;
+  std::string package{};
+  std::string python{};
 };
 
 struct UninstallRequest {
@@ -200,6 +239,7 @@ struct UninstallRequest {
   int lock_timeout_s = 30;
   std::string package{};
   std::string python{};
+  Care care{};
 };
 
 struct Need {
@@ -277,19 +317,34 @@ struct OpRow {
   friend bool operator==(const OpRow&, const OpRow&) = default;
 };
 
+// A process that has files of a release: mapped, open, as its program or as its working folder.
+struct BusyProcess {
+  int pid = 0;
+  std::string user;     // Name, or number.
+  std::string command;  // How its command line begins.
+  std::string release;  // Whose files; of a package its name.
+  friend bool operator==(const BusyProcess&, const BusyProcess&) = default;
+};
+
 struct HostResult {
-  // installed, up-to-date, repaired, rolled-back, uninstalled, reported, failed.
+  // installed, up-to-date, repaired, rolled-back, uninstalled, reported, held, unheld, failed;
+  // busy: nothing was changed, because of `processes`. What a hold keeps from being changed is
+  // held, too.
   std::string result;
   std::string from;  // Release id before; empty: none.
   std::string to;    // Release id now; empty: none.
   std::vector<OpRow> ops;
-  Error error;  // If failed; if reported, damage that no op's row tells of.
+  Error error;  // If failed, busy or held; if reported, damage that no op's row tells of.
+  // Who still has files of a release that is not, or will not be, the current one.
+  std::vector<BusyProcess> processes{};
+  // All that the prefix has afterwards, the current one first.
+  std::vector<std::string> releases{};
 };
 
 // JSON in both directions, by nlohmann's convention. Unknown keys are ignored, missing ones throw
 // json::exception, which read_message turns into an Error.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Facts, host_name, arch, kernel, cpu_level, user, root, prefix,
-                                   current, previous, free_bytes)
+                                   current, previous, free_bytes, held)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, agent, facts)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LookRequest, torch_folders)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Looked, facts, error)
@@ -297,13 +352,17 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Settled, error, help)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PythonRequest, python, package)
 void to_json(nlohmann::json& j, const PythonFacts& facts);
 void from_json(const nlohmann::json& j, PythonFacts& facts);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Care, busy, busy_limit_s, ignore_holds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BusyProcess, pid, user, command, release)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
                                    probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s,
-                                   switch_timeout_s)
+                                   switch_timeout_s, care)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
-                                   lock_timeout_s, package, python)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s, package, python)
+                                   lock_timeout_s, package, python, care, to)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HoldRequest, run, by, hold, reason, lock_timeout_s, package,
+                                   python)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UninstallRequest, run, by, lock_timeout_s, package, python, care)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Need, digests, bytes, bases)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileHeader, digest, size, wire_size, base)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenRequest, self, key, ports, rate)

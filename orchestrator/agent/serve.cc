@@ -4,8 +4,10 @@
 
 #include "orchestrator/agent/exchange.h"
 #include "orchestrator/agent/facts.h"
+#include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/install.h"
 #include "orchestrator/agent/look.h"
+#include "orchestrator/agent/package.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/python.h"
 #include "orchestrator/agent/settle.h"
@@ -32,6 +34,10 @@ Result<HostResult> obey(const Message& message, const std::string& prefix, Wire&
     DSI_TRY(auto request, protocol::body_as<protocol::UninstallRequest>(message));
     return uninstall(prefix, request, wire);
   }
+  if (message.type == "hold") {
+    DSI_TRY(auto request, protocol::body_as<protocol::HoldRequest>(message));
+    return hold(prefix, request, wire);
+  }
   if (message.type == "report") {
     DSI_TRY(auto request, protocol::body_as<protocol::ReportRequest>(message));
     return report(prefix, request, wire);
@@ -40,11 +46,12 @@ Result<HostResult> obey(const Message& message, const std::string& prefix, Wire&
                         "use the ds-install that the agent came with");
 }
 
-bool answer_python(const Message& message, Wire& wire) {
+bool answer_python(const Message& message, const std::string& prefix, Wire& wire) {
   auto request = protocol::body_as<protocol::PythonRequest>(message);
   protocol::PythonFacts facts;
   if (request) {
     facts = find_environment(*request).facts;
+    facts.held = find_hold(environment_prefix(prefix, facts));
   } else {
     facts.error = request.error();
   }
@@ -119,7 +126,7 @@ int serve(const std::string& nonce, const std::string& given, int in, int out) {
       continue;
     }
     if (message && message->type == "python") {
-      if (!answer_python(*message, wire)) return 1;
+      if (!answer_python(*message, *prefix, wire)) return 1;
       continue;
     }
     if (message && message->type == "settle") {

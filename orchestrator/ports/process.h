@@ -17,6 +17,7 @@ struct Command {
   std::vector<std::string> argv;  // argv[0] is looked up in PATH; no shell is involved.
   std::filesystem::path folder;   // Empty: the caller's.
   std::vector<std::pair<std::string, std::string>> environment;  // Added to the caller's.
+  std::string input{};                                           // On its standard input.
 };
 
 struct ProcessResult {

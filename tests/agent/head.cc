@@ -161,9 +161,14 @@ void Head::kill() {
   if (pid_ > 0) ::kill(pid_, SIGKILL);
 }
 
+void Head::note_stage(const Message& message) {
+  stages_.push_back(message.body.at("stage").get<std::string>());
+  if (on_stage_) on_stage_(stages_.back());
+}
+
 std::optional<HostResult> Head::result() {
   while (auto message = receive()) {
-    if (message->type == "stage") stages_.push_back(message->body.at("stage").get<std::string>());
+    if (message->type == "stage") note_stage(*message);
     if (message->type == "result") {
       auto result = protocol::body_as<HostResult>(*message);
       return result ? std::optional(*result) : std::nullopt;
@@ -188,7 +193,7 @@ std::optional<HostResult> Head::install(const TestRelease& release,
       send("commit", nullptr);
       return result();
     }
-    if (message->type == "stage") stages_.push_back(message->body.at("stage").get<std::string>());
+    if (message->type == "stage") note_stage(*message);
     if (message->type == "result") {
       auto result = protocol::body_as<HostResult>(*message);
       return result ? std::optional(*result) : std::nullopt;

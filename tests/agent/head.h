@@ -90,6 +90,8 @@ class Head {
   pid_t pid() const { return pid_; }
 
   const std::vector<std::string>& stages() const { return stages_; }
+  // Called with each stage as it is heard.
+  void on_stage(std::function<void(const std::string&)> call) { on_stage_ = std::move(call); }
   std::size_t files_sent() const { return files_sent_; }
   bool left() const { return !to_; }
 
@@ -101,7 +103,10 @@ class Head {
   protocol::Hello hello_;
   bool connected_ = false;
   int writes_left_ = std::numeric_limits<int>::max();
+  void note_stage(const protocol::Message& message);
+
   std::vector<std::string> stages_;
+  std::function<void(const std::string&)> on_stage_;
   std::size_t files_sent_ = 0;
 };
 

@@ -19,7 +19,7 @@ std::string current(Cluster& cluster, int node) {
 }
 
 TEST(Batches, A_canary_that_fails_keeps_its_release_and_nobody_else_is_touched) {
-  DSI_CLUSTER(cluster, 4);
+  DSI_CLUSTER(cluster, 8);
   JsonReport good = cluster.ds_install_json({"--ops", "cpu_lion"});
   ASSERT_EQ(good.exit_code, 0) << good.err;
   const std::string before = current(cluster, 1);
@@ -29,11 +29,13 @@ TEST(Batches, A_canary_that_fails_keeps_its_release_and_nobody_else_is_touched) 
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_EQ(bad.count("failed"), 1);
   EXPECT_EQ(bad.host("node001").value("result", ""), "failed");
-  EXPECT_EQ(bad.count("not-tried"), 3);
+  EXPECT_EQ(bad.count("not-tried"), 7);
   EXPECT_THAT(bad.host("node003").at("error").value("what", ""),
               HasSubstr("1 of the 1 host before it failed"));
-  for (int node = 1; node <= 4; ++node) EXPECT_EQ(current(cluster, node), before) << node;
+  for (int node = 1; node <= 8; ++node) EXPECT_EQ(current(cluster, node), before) << node;
   EXPECT_EQ(cluster.on_node(3, "ls /opt/ds-ops/releases | wc -l").out, "1\n");
+  Outcome record = cluster.on_head({DSI_PROGRAM, "history", "show", "last"});
+  EXPECT_THAT(record.out, AllOf(HasSubstr("node001: failed"), HasSubstr("1 of the 1 host before")));
 }
 
 TEST(Batches, One_after_the_other_all_hosts_are_installed) {

@@ -405,5 +405,39 @@ TEST_F(Cli, Examples_are_copied_once_and_never_over_a_file) {
   EXPECT_TRUE(fs::exists(folder_ / "half/python"));
 }
 
+TEST_F(Cli, Holds_busy_hosts_and_webhooks_have_their_words) {
+  Options o = options({"hold", "--hosts", "a,b", "--reason", "the paper's numbers"});
+  EXPECT_EQ(o.command, CommandKind::kHold);
+  EXPECT_EQ(o.reason, "the paper's numbers");
+  EXPECT_EQ(options({"unhold", "-l"}).command, CommandKind::kUnhold);
+  o = options({"--busy", "wait", "--busy-limit", "30m", "--ignore-holds"});
+  EXPECT_EQ(o.busy, "wait");
+  EXPECT_TRUE(o.ignore_holds);
+  EXPECT_EQ(options({}).busy, "proceed");
+  EXPECT_EQ(options({"rollback", "--to", "20261130-141502-3f9c"}).to, "20261130-141502-3f9c");
+  EXPECT_THAT(error({"--busy", "kill"}), HasSubstr("give proceed, wait or skip"));
+  EXPECT_THAT(error({"rollback", "--to", "../x"}), HasSubstr("--to"));
+  EXPECT_THAT(error({"install", "--to", "x"}), HasSubstr("--to means nothing to install"));
+  EXPECT_THAT(error({"--reason", "x"}), HasSubstr("--reason means nothing to install"));
+}
+
+TEST_F(Cli, The_url_of_a_webhook_is_in_no_error_and_in_no_unit) {
+  EXPECT_EQ(options({"--notify-url", "https://u:p@host/x?y"}).notify_url, "https://u:p@host/x?y");
+  for (const char* url : {"SECRET", "ftp://SECRET", "https://host/SEC RET"}) {
+    const std::string text = error({"--notify-url", url});
+    EXPECT_THAT(text, HasSubstr("--notify-url needs a URL of a webhook"));
+    EXPECT_THAT(text, Not(HasSubstr("SEC")));
+  }
+  const std::string text =
+      error({"schedule", "--at", "daily", "--notify-url", "https://host/SECRET"});
+  EXPECT_THAT(text, AllOf(HasSubstr("put it into the configuration"), Not(HasSubstr("SECRET"))));
+  const fs::path config = write("site.yaml", "notify-url: https://host/SECRET\nbusy: skip\n");
+  const Options o =
+      options({"schedule", "--at", "daily", "--busy=wait", "--config", config.string()});
+  EXPECT_EQ(o.notify_url, "https://host/SECRET");
+  EXPECT_EQ(o.busy, "wait");
+  for (const std::string& word : o.scheduled) EXPECT_THAT(word, Not(HasSubstr("SECRET")));
+}
+
 }  // namespace
 }  // namespace dsi

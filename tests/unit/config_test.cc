@@ -62,6 +62,9 @@ TEST(Config, Every_option_can_be_set_that_is_not_about_one_run) {
             : option.name == "window"                  ? "2h"
             : option.name == "via"                     ? "slurm"
             : option.name == "drain-limit"             ? "4h"
+            : option.name == "busy"                    ? "skip"
+            : option.name == "busy-limit"              ? "1h"
+            : option.name == "notify-url"              ? "https://host"
             : option.name == "order"                   ? "racks"
             : option.value.empty() && option.most == 0 ? "true"
                                                        : "1";

@@ -77,6 +77,32 @@ TEST(ParseReport, Reads_what_print_report_json_wrote) {
   EXPECT_EQ(as_text(*again), as_text(asked));
 }
 
+TEST(ParseReport, Gives_back_processes_releases_prefixes_and_warnings) {
+  RunReport report = run("20261130-141502-3f9c",
+                         {host("x", HostStatus::kInstalled), host("y", HostStatus::kBusy, {}),
+                          host("z", HostStatus::kHeld, {})});
+  report.hosts[0].processes = {{4711, "alice", "python3 train.py", "0123456789abcdef"}};
+  report.hosts[0].releases = {"5a2ca6a8b0b2c3d4", "0123456789abcdef"};
+  report.hosts[0].prefix = "/opt/ds-ops";
+  report.warnings = {"the webhook was not told"};
+  auto again = parse_report(as_text(report));
+  ASSERT_TRUE(again) << again.error().what;
+  EXPECT_EQ(as_text(*again), as_text(report));
+  EXPECT_EQ(again->hosts[0].processes, report.hosts[0].processes);
+  EXPECT_EQ(again->hosts[1].status, HostStatus::kBusy);
+  EXPECT_EQ(again->hosts[2].status, HostStatus::kHeld);
+}
+
+TEST(ParseReport, Knows_a_run_that_ended_before_any_host) {
+  RunReport report = run("20261130-141502-3f9c", {});
+  report.error = {"nothing compiles", "look at the log"};
+  report.error_exit = 3;
+  auto again = parse_report(as_text(report));
+  ASSERT_TRUE(again) << again.error().what;
+  EXPECT_EQ(exit_code(*again), 3);
+  EXPECT_EQ(as_text(*again), as_text(report));
+}
+
 TEST(ParseReport, Refuses_what_is_no_report) {
   EXPECT_THAT(parse_report("").error().what, HasSubstr("no summary"));
   EXPECT_THAT(parse_report("[1]\n").error().what, HasSubstr("line 1"));
@@ -183,6 +209,65 @@ TEST(ReleasesOnRecord, Are_what_the_newest_change_left) {
   const std::map<std::string, std::string> of_package = {{"x", "eeeeeeeeeeeeeeee"}};
   EXPECT_EQ(releases_on_record(state.path(), "deepspeed", {"x", "y"}), of_package);
   EXPECT_FALSE(report_before(state.path(), "20261106-000000-0006", "other", {"x"}));
+}
+
+TEST(ReleasesOnRecord, Are_those_of_the_prefix) {
+  TempFolder state;
+  RunReport here = run("20261101-000000-0001", {host("x", HostStatus::kInstalled)});
+  here.hosts[0].prefix = "/opt/ds-ops";
+  keep(state, here);
+  RunReport there = run("20261102-000000-0002", {host("x", HostStatus::kInstalled)});
+  there.hosts[0].prefix = "/scratch/ops";
+  there.hosts[0].to = "0000000000000001";
+  keep(state, there);
+  auto release = [&](const char* prefix) {
+    return releases_on_record(state.path(), "", {"x"}, {{"x", prefix}})["x"];
+  };
+  EXPECT_EQ(release("/opt/ds-ops"), "5a2ca6a8b0b2c3d4");
+  EXPECT_EQ(release("/scratch/ops"), "0000000000000001");
+  EXPECT_EQ(release("/nowhere"), "");
+}
+
+TEST(ReleasesOnHosts, Are_what_each_host_said_last) {
+  TempFolder state;
+  RunReport first = run("20261101-000000-0001",
+                        {host("x", HostStatus::kInstalled), host("y", HostStatus::kInstalled),
+                         host("z", HostStatus::kInstalled)});
+  for (HostReport& h : first.hosts) h.releases = {"aaaa", "0000"};
+  keep(state, first);
+  RunReport second = run("20261102-000000-0002",
+                         {host("x", HostStatus::kInstalled), host("y", HostStatus::kUnreachable)});
+  second.hosts[0].releases = {"bbbb", "aaaa"};
+  keep(state, second);
+  RunReport gone = run("20261103-000000-0003", {host("z", HostStatus::kUpToDate)}, "uninstall");
+  gone.hosts[0].action = "uninstalled";
+  keep(state, gone);
+  const std::map<std::string, std::set<std::string>> wanted = {
+      {"aaaa", {"x", "y"}}, {"bbbb", {"x"}}, {"0000", {"y"}}};
+  EXPECT_EQ(releases_on_hosts(state.path()), wanted);
+}
+
+TEST(ReleasesToGoTo, Are_one_for_all_or_what_a_run_left) {
+  TempFolder state;
+  RunReport first = run("20261101-000000-0001",
+                        {host("x", HostStatus::kInstalled), host("y", HostStatus::kFailed),
+                         host("z", HostStatus::kInstalled)});
+  first.hosts[0].to = "0000000000000001";
+  keep(state, first);
+  keep(state, run("20261102-000000-0002", {host("x", HostStatus::kInstalled)}));
+  using Targets = std::map<std::string, std::string>;
+  EXPECT_EQ(releases_to_go_to(state.path(), "20261101", "", {"x", "y"}).value(),
+            (Targets{{"x", "0000000000000001"}}));
+  EXPECT_EQ(releases_to_go_to(state.path(), "0123456789abcdef", "", {"x", "y"}).value(),
+            (Targets{{"x", "0123456789abcdef"}, {"y", "0123456789abcdef"}}));
+  EXPECT_THAT(releases_to_go_to(state.path(), "2026", "", {"x"}).error().what,
+              HasSubstr("2 runs begin with 2026"));
+  EXPECT_THAT(releases_to_go_to(state.path(), "1999", "", {"x"}).error().what,
+              HasSubstr("no record of a run 1999"));
+  EXPECT_THAT(releases_to_go_to(state.path(), "20261102", "", {"y"}).error().what,
+              HasSubstr("left no release on any of these hosts"));
+  EXPECT_THAT(releases_to_go_to(state.path(), "20261102", "deepspeed", {"x"}).error().what,
+              HasSubstr("was about the ops"));
 }
 
 TEST(HoldAgainst, Fails_who_has_another_release) {

@@ -41,6 +41,37 @@ TEST(Plan, Decides_for_each_host_from_what_is_there) {
   EXPECT_FALSE(plan.all_refused());
 }
 
+TEST(Plan, Leaves_a_host_that_is_held_as_it_is_unless_it_is_to_ignore_that) {
+  SurveyRow held = host("pinned", "old");
+  held.facts.held = "since noon by alice@head: a paper";
+  Plan plan = make_plan(install("new"), {held, host("free", "old")});
+  EXPECT_EQ(plan.hosts[0].action, Action::kHold);
+  EXPECT_EQ(plan.hosts[0].status, HostStatus::kHeld);
+  EXPECT_EQ(plan.hosts[0].error.what, "held since noon by alice@head: a paper");
+  EXPECT_EQ(plan.hosts[1].action, Action::kReplace);
+  EXPECT_FALSE(plan.all_refused());
+  std::ostringstream out;
+  print_plan(out, plan);
+  EXPECT_NE(out.str().find("pinned (1 host): held since noon by alice@head: a paper\n"),
+            std::string::npos)
+      << out.str();
+
+  // What it has may be verified, looked at, and its hold ended.
+  EXPECT_EQ(make_plan(install("old"), {held}).hosts[0].action, Action::kVerify);
+  for (const char* command : {"report", "check", "hold", "unhold"}) {
+    Intention intention = install("");
+    intention.command = command;
+    EXPECT_EQ(make_plan(intention, {held}).hosts[0].action, Action::kLeave) << command;
+  }
+  for (const char* command : {"install", "rollback", "uninstall"}) {
+    Intention intention = install("new");
+    intention.command = command;
+    EXPECT_EQ(make_plan(intention, {held}).hosts[0].action, Action::kHold) << command;
+    intention.ignore_holds = true;
+    EXPECT_NE(make_plan(intention, {held}).hosts[0].action, Action::kHold) << command;
+  }
+}
+
 TEST(Plan, Does_not_pretend_to_know_a_release_that_is_not_built) {
   EXPECT_EQ(make_plan(install(""), {host("a", "old")}).hosts[0].action, Action::kDecide);
 }

@@ -252,5 +252,29 @@ TEST(Text, The_word_that_was_meant_is_found) {
   EXPECT_EQ(closest(std::string(100'000, 'x'), words), "");
 }
 
+TEST(ExitCode, Of_a_host_that_is_held_is_no_failure_and_of_one_that_was_spared_is_one) {
+  RunReport report;
+  report.command = "install";
+  HostReport done;
+  done.host = "x";
+  done.status = HostStatus::kInstalled;
+  HostReport held = done;
+  held.status = HostStatus::kHeld;
+  held.error = {"held since noon", "ds-install unhold ends that"};
+  report.hosts = {done, held};
+  EXPECT_EQ(exit_code(report), 0);
+  EXPECT_FALSE(has_failed(held, true));
+  std::ostringstream out;
+  print_report(out, report, Style{});
+  EXPECT_NE(out.str().find("note: x: held: held since noon"), std::string::npos) << out.str();
+
+  HostReport busy = done;
+  busy.status = HostStatus::kBusy;
+  report.hosts = {done, busy};
+  EXPECT_EQ(exit_code(report), 1);
+  report.hosts = {held};
+  EXPECT_EQ(exit_code(report), 0);
+}
+
 }  // namespace
 }  // namespace dsi

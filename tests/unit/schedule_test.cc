@@ -45,12 +45,40 @@ TEST(UnitFiles, Say_when_and_what) {
   EXPECT_THAT(service_text(weekly()), AllOf(Not(HasSubstr("User=")), Not(HasSubstr("Protect"))));
 }
 
+TEST(UnitFiles, Leave_open_what_the_options_need) {
+  Options options;
+  options.hostfile = "/etc/ds-install/hosts.txt";
+  Schedule schedule = weekly();
+  schedule.user = "ops";
+  schedule.needs = needs_of(options);
+  EXPECT_THAT(service_text(schedule),
+              AllOf(HasSubstr("\nPrivateTmp=yes\n"), HasSubstr("\nNoNewPrivileges=yes\n"),
+                    Not(HasSubstr("ReadWritePaths"))));
+
+  options.bundle = "/tmp/ops.tar.zst";
+  options.metrics = "/usr/local/share/node exporter/ds.prom";
+  options.drain = "sudo pbsnodes -o $DSI_HOST";
+  schedule.needs = needs_of(options);
+  EXPECT_THAT(service_text(schedule),
+              AllOf(Not(HasSubstr("PrivateTmp")), Not(HasSubstr("NoNewPrivileges")),
+                    Not(HasSubstr("Restrict")), HasSubstr("\nProtectSystem=full\n"),
+                    HasSubstr("\nReadWritePaths=\"-/usr/local/share/node exporter\"\n")));
+
+  options = {};
+  options.local_only = true;
+  options.prefix = "/usr/local/ds-ops";
+  EXPECT_THAT(needs_of(options).writable, testing::ElementsAre("/usr/local/ds-ops"));
+  options.pip_sudo = true;
+  EXPECT_TRUE(needs_of(options).rights);
+}
+
 TEST(UnitFiles, Are_what_systemd_analyze_accepts) {
   LocalProcessRunner processes;
   for (const char* user : {"root", ""}) {
     TempFolder folder;
     Schedule schedule = weekly();
     schedule.user = user;
+    schedule.needs.writable = {"/usr/local/share/node exporter"};
     const auto service = folder.write(schedule.unit + ".service", service_text(schedule));
     const auto timer = folder.write(schedule.unit + ".timer", timer_text(schedule));
     std::vector<std::string> command = {"systemd-analyze", "verify", "--man=no", service.string(),
