@@ -182,6 +182,12 @@ Result<void> configure(const BuildRequest& request, const fs::path& tree, std::o
                   "-DDS_BUILD_TESTS=OFF",
                   "-DDS_TORCH_PREFIX=" + request.toolchain.torch.prefix.string(),
                   "-DDS_OPS_DIRS=" + ops_folders};
+  if (request.cuda) {
+    command.argv.insert(
+        command.argv.end(),
+        {"-DDS_CUDA=ON", "-DCMAKE_CUDA_COMPILER=" + request.cuda->toolkit.nvcc.string(),
+         "-DCMAKE_CUDA_ARCHITECTURES=" + cmake_architectures(request.cuda->archs)});
+  }
   DSI_TRY(ProcessResult result, processes.run(command, Deadline::after(kConfigureTime), stop,
                                               [&](std::string_view line) { log << line << '\n'; }));
   log << result.err << std::flush;
@@ -216,13 +222,17 @@ Result<std::vector<BuiltOp>> read_ops(const fs::path& tree) {
 }
 
 // Leaves the ops that were asked for; a name that no op has is a mistake of the user's.
-Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<BuiltOp>& ops) {
+Result<void> select_ops(const std::vector<std::string>& wanted, std::vector<BuiltOp>& ops,
+                        std::vector<BuiltOp>& left_out) {
   if (wanted.empty()) {
-    // Nobody asked by name for an op that has no code for the CPU, and builds here are for the CPU.
-    std::erase_if(ops, [](const BuiltOp& op) {
-      return !op.error.what.empty() &&
-             std::find(op.devices.begin(), op.devices.end(), "cpu") == op.devices.end();
-    });
+    // Nobody asked by name for an op that has no code for the CPU.
+    auto stays = [](const BuiltOp& op) {
+      return op.error.what.empty() ||
+             std::find(op.devices.begin(), op.devices.end(), "cpu") != op.devices.end();
+    };
+    auto end = std::stable_partition(ops.begin(), ops.end(), stays);
+    left_out.assign(std::make_move_iterator(end), std::make_move_iterator(ops.end()));
+    ops.erase(end, ops.end());
     return {};
   }
   for (const std::string& name : wanted) {
@@ -285,13 +295,17 @@ fs::path build_folder(const fs::path& cache, const BuildRequest& request,
   key["ninja"] = request.toolchain.ninja;
   key["torch_stamp"] = request.toolchain.torch.stamp;
   key["sources"] = sources;
+  if (request.cuda) {
+    key["cuda"] = {request.cuda->toolkit.nvcc.string(), request.cuda->toolkit.version,
+                   to_string(request.cuda->archs)};
+  }
   key["places"] = {fs::absolute(request.kernels).lexically_normal().string(),
                    request.toolchain.torch.prefix.string()};
   for (const fs::path& folder : request.ops_folders) {
     key["places"].push_back(fs::absolute(folder).lexically_normal().string());
   }
-  for (const char* variable : {"CXX", "CC", "CXXFLAGS", "CFLAGS", "LDFLAGS", "CUDACXX", "CUDA_HOME",
-                               "TORCH_CUDA_ARCH_LIST"}) {
+  for (const char* variable : {"CXX", "CC", "CXXFLAGS", "CFLAGS", "LDFLAGS", "CUDAFLAGS",
+                               "CUDAHOSTCXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"}) {
     if (const char* value = std::getenv(variable)) key[variable] = value;
   }
   std::string text = key.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -343,7 +357,7 @@ Result<BuildResult> build_ops(const BuildRequest& request, const fs::path& cache
     }
   }
   DSI_TRY(result.ops, read_ops(tree));
-  DSI_CHECK(select_ops(request.ops, result.ops));
+  DSI_CHECK(select_ops(request.ops, result.ops, result.left_out));
 
   std::vector<std::string> targets;
   for (const BuiltOp& op : result.ops) {

@@ -3,11 +3,13 @@
 // Compiles the ops, once, on this machine.
 
 #include <filesystem>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "orchestrator/base/result.h"
+#include "orchestrator/cuda_build.h"
 #include "orchestrator/ports/process.h"
 #include "orchestrator/progress.h"
 #include "orchestrator/toolchain.h"
@@ -20,7 +22,8 @@ struct BuildRequest {
   std::vector<std::filesystem::path> ops_folders;  // Further folders of op folders.
   std::vector<std::string> ops;                    // Asked for by name; empty: all.
   Toolchain toolchain;
-  int jobs = 0;  // 0: what cores and memory allow.
+  std::optional<CudaBuild> cuda;  // Nothing: code for the processor only.
+  int jobs = 0;                   // 0: what cores and memory allow.
 };
 
 // An op as CMake found it, and what became of it.
@@ -35,7 +38,10 @@ struct BuiltOp {
 };
 
 struct BuildResult {
-  std::vector<BuiltOp> ops;     // Sorted by name.
+  std::vector<BuiltOp> ops;  // Sorted by name.
+  // Those that nobody asked for by name and that have code for devices only, where there can be
+  // none; each with the reason.
+  std::vector<BuiltOp> left_out;
   std::filesystem::path stage;  // lib/, include/, python/, ops/ of the ops that were built.
   std::string sources;          // Digest of the sources.
   std::filesystem::path log;

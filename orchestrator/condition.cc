@@ -121,6 +121,27 @@ const std::vector<OperatorSpec>& operator_table() {
   return kTable;
 }
 
+std::vector<const FactSpec*> unknown_in(const Condition& condition, const FactContext& context) {
+  std::vector<const FactSpec*> fields;
+  if (holds(condition, context)) return fields;
+  auto add = [&](const FactSpec* field) {
+    if (field != nullptr && std::find(fields.begin(), fields.end(), field) == fields.end()) {
+      fields.push_back(field);
+    }
+  };
+  if (condition.kind == Condition::Kind::kCompare) {
+    for (const FactSpec* field : {condition.field, condition.operand.field}) {
+      if (field != nullptr && !is_known(field->read(context))) add(field);
+    }
+    // Known, and of no shape that can be compared: a version without a number.
+    if (fields.empty()) add(condition.field);
+  }
+  for (const Condition& part : condition.parts) {
+    for (const FactSpec* field : unknown_in(part, context)) add(field);
+  }
+  return fields;
+}
+
 std::optional<bool> holds(const Condition& condition, const FactContext& context) {
   switch (condition.kind) {
     case Condition::Kind::kCompare:

@@ -52,4 +52,8 @@ struct Condition {
 // Nothing: it depends on what is not known.
 std::optional<bool> holds(const Condition& condition, const FactContext& context);
 
+// The fields that are not known and that the answer depends on, each once; empty if holds() has
+// one.
+std::vector<const FactSpec*> unknown_in(const Condition& condition, const FactContext& context);
+
 }  // namespace dsi

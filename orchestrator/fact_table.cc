@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "orchestrator/fatbin.h"
@@ -22,6 +23,12 @@ FactValue text(const std::string& value) {
 FactValue number(std::uint64_t value) {
   return value == 0 ? FactValue() : FactValue(static_cast<double>(value));
 }
+FactValue found(const std::optional<std::uint64_t>& value) {
+  return value ? FactValue(static_cast<double>(*value)) : FactValue();
+}
+FactValue found(const std::optional<bool>& value) {
+  return value ? FactValue(*value) : FactValue();
+}
 FactValue list(std::vector<std::string> value) {
   return FactValue(std::move(value));
 }
@@ -33,8 +40,8 @@ FactValue in_place(const NodePlace& place, FactValue value) {
   return place.known ? std::move(value) : FactValue();
 }
 FactValue inodes(const NodePlace& place) {
-  return in_place(
-      place, place.counts_inodes ? FactValue(static_cast<double>(place.free_inodes)) : FactValue());
+  if (place.counts_inodes) return in_place(place, found(place.free_inodes));
+  return in_place(place, std::numeric_limits<double>::infinity());
 }
 
 std::vector<std::string> sorted_set(std::vector<std::string> values) {
@@ -49,13 +56,33 @@ std::vector<std::string> gpu_names(const NodeFacts& node) {
   return sorted_set(names);
 }
 
+// Unknown unless the list is all there is.
+FactValue of_gpus(C c, FactValue value) {
+  return c.row.node.gpus_known ? if_known(c, std::move(value)) : FactValue();
+}
+
+FactValue any_mig(C c) {
+  bool all_known = true;
+  for (const NodeGpu& gpu : c.row.node.gpus) {
+    if (gpu.mig == true) return true;
+    all_known = all_known && gpu.mig.has_value();
+  }
+  return all_known ? of_gpus(c, false) : FactValue();
+}
+
+FactValue torch_found(C c) {
+  const NodeTorch& torch = c.row.node.torch;
+  if (!torch.path.empty()) return true;
+  return torch.searched ? if_known(c, false) : FactValue();
+}
+
 FactValue gpu_capabilities(C c) {
   std::vector<std::string> all;
   for (const NodeGpu& gpu : c.row.node.gpus) {
     if (gpu.compute_capability.empty()) return {};
     all.push_back(gpu.compute_capability);
   }
-  return if_known(c, list(sorted_set(all)));
+  return of_gpus(c, list(sorted_set(all)));
 }
 
 FactValue unserved(C c) {
@@ -150,23 +177,23 @@ const FactSpec kFacts[] = {
     {"node.shell", T::kText, U::kOther, "login shell", READ(text(NODE.shell))},
     {"node.sudo", T::kFlag, U::kOther, "it works under sudo (-s)", READ(if_known(c, NODE.sudo))},
     {"node.clock_off", T::kSeconds, U::kRange, "how far its clock is ahead of this machine's",
-     READ(if_known(c, NODE.clock_off_s))},
+     READ(NODE.clock_off_s ? FactValue(*NODE.clock_off_s) : FactValue())},
     {"node.cpu.model", T::kText, U::kOther, "processor", READ(text(NODE.cpu.model))},
     {"node.cpu.isa", T::kText, U::kGroup, "x86-64-v1 to x86-64-v4, as the psABI has them",
      READ(text(NODE.cpu.isa))},
     {"node.cpu.isa_level", T::kNumber, U::kOther, "the 1 to 4 of it", isa_level},
     {"node.cpu.avx512_bf16", T::kFlag, U::kGroup, "it multiplies bfloat16",
-     READ(if_known(c, NODE.cpu.avx512_bf16))},
+     READ(found(NODE.cpu.avx512_bf16))},
     {"node.cpu.hypervisor", T::kText, U::kOther,
      "what it is a guest of; TCGTCGTCGTCG: emulated by QEMU", READ(text(NODE.cpu.hypervisor))},
     {"node.cpu.cores", T::kNumber, U::kRange, "that this user may use",
-     READ(number(NODE.cpu.cores))},
-    {"node.cpu.numa_nodes", T::kNumber, U::kOther, "NUMA nodes", READ(number(NODE.cpu.numa_nodes))},
-    {"node.memory.bytes", T::kBytes, U::kRange, "memory", READ(number(NODE.memory.bytes))},
+     READ(found(NODE.cpu.cores))},
+    {"node.cpu.numa_nodes", T::kNumber, U::kOther, "NUMA nodes", READ(found(NODE.cpu.numa_nodes))},
+    {"node.memory.bytes", T::kBytes, U::kRange, "memory", READ(found(NODE.memory.bytes))},
     {"node.memory.shm_bytes", T::kBytes, U::kOther, "free in /dev/shm",
-     READ(number(NODE.memory.shm_bytes))},
+     READ(found(NODE.memory.shm_bytes))},
     {"node.memory.locked_bytes", T::kBytes, U::kOther, "that a process may lock",
-     READ(number(NODE.memory.locked_bytes))},
+     READ(found(NODE.memory.locked_bytes))},
     {"node.libc.name", T::kText, U::kGroup, "glibc or musl", READ(text(NODE.libc.name))},
     {"node.libc.glibc", T::kVersion, U::kGroup, "highest GLIBC_ symbol version of libc.so.6",
      READ(text(NODE.libc.glibc))},
@@ -178,19 +205,17 @@ const FactSpec kFacts[] = {
      READ(text(NODE.libc.libstdcxx))},
     {"node.libraries", T::kList, U::kGroup, "libraries that ops may need and that are there", keys},
     {"node.gpus.count", T::kNumber, U::kGroup, "devices that the driver shows",
-     READ(if_known(c, double(NODE.gpus.size())))},
+     READ(of_gpus(c, double(NODE.gpus.size())))},
     {"node.gpus.names", T::kList, U::kGroup, "what they are",
-     READ(if_known(c, list(gpu_names(NODE))))},
+     READ(of_gpus(c, list(gpu_names(NODE))))},
     {"node.gpus.compute_capabilities", T::kList, U::kGroup, "their compute capabilities",
      gpu_capabilities},
     {"node.gpus.unserved", T::kList, U::kOther, "those of them that the build has no code for",
      unserved},
-    {"node.gpus.mig", T::kFlag, U::kGroup, "one of them is in MIG mode",
-     READ(if_known(c, std::any_of(NODE.gpus.begin(), NODE.gpus.end(),
-                                  [](const NodeGpu& gpu) { return gpu.mig; })))},
+    {"node.gpus.mig", T::kFlag, U::kGroup, "one of them is in MIG mode", any_mig},
     {"node.gpus.on_bus", T::kNumber, U::kOther,
      "NVIDIA devices on the bus, with or without a driver",
-     READ(if_known(c, double(NODE.driver.devices_on_bus)))},
+     READ(found(NODE.driver.devices_on_bus))},
     {"node.driver.version", T::kVersion, U::kGroup, "NVIDIA's driver",
      READ(text(NODE.driver.version))},
     {"node.driver.cuda", T::kVersion, U::kGroup, "the CUDA level that it supports",
@@ -198,10 +223,14 @@ const FactSpec kFacts[] = {
     {"node.driver.error", T::kText, U::kOther, "why nvidia-smi says nothing",
      READ(text(NODE.driver.error))},
     {"node.toolkits", T::kList, U::kOther, "versions of CUDA toolkits", toolkits},
+    {"node.torch.found", T::kFlag, U::kOther,
+     "there is one; unknown where only the host's Python could tell", torch_found},
     {"node.torch.version", T::kVersion, U::kGroup, "the torch that ops would load",
      READ(text(NODE.torch.version))},
     {"node.torch.cuda", T::kVersion, U::kGroup, "the CUDA that it was compiled with",
      READ(text(NODE.torch.cuda))},
+    {"node.torch.with_cuda", T::kFlag, U::kGroup, "it was compiled with CUDA",
+     READ(found(NODE.torch.with_cuda))},
     {"node.torch.abi", T::kText, U::kGroup, "which of g++'s strings it takes: cxx11 or old",
      READ(text(NODE.torch.abi))},
     {"node.torch.path", T::kText, U::kOther, "where its libraries are",
@@ -242,7 +271,7 @@ const FactSpec kFacts[] = {
     {"node.prefix.at", T::kText, U::kOther, "the nearest folder above that exists",
      READ(text(NODE.prefix.at))},
     {"node.prefix.free_bytes", T::kBytes, U::kRange, "free there",
-     READ(in_place(NODE.prefix, double(NODE.prefix.free_bytes)))},
+     READ(in_place(NODE.prefix, found(NODE.prefix.free_bytes)))},
     {"node.prefix.free_inodes", T::kNumber, U::kRange, "files that can still be made there",
      READ(inodes(NODE.prefix))},
     {"node.temp.path", T::kText, U::kOther, "folder for temporary files",
@@ -250,7 +279,7 @@ const FactSpec kFacts[] = {
     {"node.temp.no_exec", T::kFlag, U::kGroup, "it is mounted noexec",
      READ(in_place(NODE.temp, NODE.temp.no_exec))},
     {"node.temp.free_bytes", T::kBytes, U::kRange, "free there",
-     READ(in_place(NODE.temp, double(NODE.temp.free_bytes)))},
+     READ(in_place(NODE.temp, found(NODE.temp.free_bytes)))},
     {"node.extensions.path", T::kText, U::kOther,
      "torch's folder of extensions that are compiled when used", READ(text(NODE.extensions.path))},
     {"node.extensions.file_system", T::kText, U::kOther, "what it lies on",
@@ -364,7 +393,7 @@ std::string fact_text(const FactSpec& fact, const FactValue& value) {
   if (const double* count = std::get_if<double>(&value)) {
     if (fact.type == T::kBytes) return bytes_text(*count);
     if (fact.type == T::kSeconds) return seconds_text(*count);
-    return fmt::format("{:.0f}", *count);
+    return std::isinf(*count) ? "unlimited" : fmt::format("{:.0f}", *count);
   }
   if (const auto* all = std::get_if<std::vector<std::string>>(&value)) {
     std::string joined;

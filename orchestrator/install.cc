@@ -25,9 +25,11 @@
 #include "orchestrator/batches.h"
 #include "orchestrator/build.h"
 #include "orchestrator/bundle.h"
+#include "orchestrator/cuda_build.h"
 #include "orchestrator/deploy.h"
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
+#include "orchestrator/elf.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/exchange.h"
 #include "orchestrator/history.h"
@@ -116,9 +118,37 @@ bool changes_hosts(CommandKind command) {
 
 // ---- build → bundle
 
-BuildRequest request_for(const Options& options, const World& world, Toolchain toolchain) {
-  return {world.folders.kernels, options.ops_folders, options.ops, std::move(toolchain),
-          options.jobs};
+BuildRequest request_for(const Options& options, const World& world, Toolchain toolchain,
+                         std::optional<CudaBuild> cuda) {
+  return {world.folders.kernels, options.ops_folders, options.ops,
+          std::move(toolchain),  std::move(cuda),     options.jobs};
+}
+
+// What the devices of those hosts are that the release may go to.
+std::vector<std::string> devices_of(const std::vector<SurveyRow>& rows) {
+  std::vector<std::string> all;
+  for (const SurveyRow& row : rows) {
+    for (const NodeGpu& gpu : row.node.gpus) {
+      if (!gpu.compute_capability.empty()) all.push_back(gpu.compute_capability);
+    }
+  }
+  std::sort(all.begin(), all.end(), version_less);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+// Whether device code is made and for what, told to the user where it is not plain.
+Result<std::optional<CudaBuild>> choose_cuda(const CudaWish& wish, const Toolchain& toolchain,
+                                             World& world) {
+  // Nothing that nvcc says matters to hosts without devices.
+  const bool may_be =
+      !wish.hosts_known || !wish.compute_capabilities.empty() || wish.accelerator == "cuda";
+  DSI_TRY(CudaDecision decision,
+          decide_cuda(wish, toolchain.torch,
+                      may_be ? find_toolkits(nvcc_places(), world.processes, world.drain)
+                             : std::vector<CudaToolkit>{}));
+  for (const std::string& warning : decision.warnings) world.progress.warning(warning);
+  return std::move(decision.build);
 }
 
 // The manifest that this request gave last time stands beside its build, so that a plan can say
@@ -134,7 +164,7 @@ fs::path remembered_release(const World& world, const BuildRequest& request,
 }
 
 Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
-                           const World& world) {
+                           const std::optional<CudaBuild>& cuda, const World& world) {
   DSI_TRY(std::vector<ReleaseFile> files, list_files(build.stage));
   files.push_back({"bin/ds-probe", world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
@@ -155,6 +185,7 @@ Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
   }
   std::map<std::string, std::string> built_with = toolchain.as_map();
   built_with["sources"] = build.sources;
+  if (cuda) built_with["cuda"] = cuda->toolkit.version;
   built_with["ds_install"] = DSI_VERSION;
   return make_payload(files, std::move(ops), std::move(built_with));
 }
@@ -171,11 +202,25 @@ std::string list_of(const std::vector<std::string>& names) {
   return text;
 }
 
+// Ops for devices that the hosts have and that could not be made: one line for each reason.
+void tell_left_out(const BuildResult& build, World& world) {
+  std::map<std::string, std::vector<std::string>> reasons;
+  for (const BuiltOp& op : build.left_out) {
+    reasons[fmt::format("{}{}{}", op.error.what,
+                        op.error.help.empty() ? "" : "\n  help: ", op.error.help)]
+        .push_back(op.name);
+  }
+  for (const auto& [reason, names] : reasons) {
+    world.progress.warning(fmt::format("left out, {}: {}", list_of(names), reason));
+  }
+}
+
 // Builds what the options ask for. An op that failed ends the run, unless --keep-going.
 tl::expected<Payload, RunError> build_payload(const Options& options, World& world,
                                               const Toolchain& toolchain,
+                                              const std::optional<CudaBuild>& cuda,
                                               const AgentBinary& agent) {
-  BuildRequest request = request_for(options, world, toolchain);
+  BuildRequest request = request_for(options, world, toolchain, cuda);
   auto begin = Clock::now();
   RUN_TRY(BuildResult build, world.drain.stop_requested() ? kExitInterrupted : kExitBuild,
           build_ops(request, world.folders.cache, world.processes, world.progress, world.drain));
@@ -203,11 +248,17 @@ tl::expected<Payload, RunError> build_payload(const Options& options, World& wor
     world.progress.warning(fmt::format("{} of {} ops cannot be built and are left out{}", failed,
                                        build.ops.size(), failures));
   }
-  world.progress.lasting(build.fresh ? "Built" : "Unchanged",
-                         fmt::format("{} op{} ({}) with torch {} in {:.1f} s", built.size(),
-                                     built.size() == 1 ? "" : "s", list_of(built),
-                                     toolchain.torch.version, took.count()));
-  RUN_TRY(Payload payload, kExitBuild, payload_of(build, toolchain, world));
+  if (cuda) tell_left_out(build, world);
+  world.progress.lasting(
+      build.fresh ? "Built" : "Unchanged",
+      fmt::format(
+          "{} op{} ({}) with torch {}{} in {:.1f} s", built.size(), built.size() == 1 ? "" : "s",
+          list_of(built), toolchain.torch.version,
+          cuda ? fmt::format(" and CUDA {} for {}", cuda->toolkit.version, to_string(cuda->archs))
+               : "",
+          took.count()));
+  RUN_TRY(Payload payload, kExitBuild, payload_of(build, toolchain, cuda, world));
+  for (const std::string& lost : codes_not_in(payload.manifest, cuda)) world.progress.warning(lost);
   // Only a plan reads it, so a failure to write it costs nothing.
   (void)write_file_atomically(remembered_release(world, request, build.sources, agent),
                               payload.text);
@@ -223,8 +274,8 @@ tl::expected<std::vector<ReleaseFile>, RunError> build_stand_ins(const Options& 
   if (!toolchain) toolchain = find_toolchain(world.processes, {}, world.drain);
   if (!toolchain) return tl::unexpected<RunError>(with_exit(kExitBuild)(toolchain.error()));
   RUN_TRY(BuildResult build, kExitBuild,
-          build_ops(request_for(options, world, *toolchain), world.folders.cache, world.processes,
-                    world.progress, world.drain));
+          build_ops(request_for(options, world, *toolchain, {}), world.folders.cache,
+                    world.processes, world.progress, world.drain));
   for (const BuiltOp& op : build.ops) {
     if (!op.built) {
       world.progress.warning(
@@ -266,12 +317,12 @@ tl::expected<Payload, RunError> build_package_payload(const Options& options, Wo
 // ---- what is intended, before the build
 
 Intention intend_to_install(const Options& options, const World& world, const Toolchain& toolchain,
-                            const AgentBinary& agent) {
+                            const std::optional<CudaBuild>& cuda, const AgentBinary& agent) {
   Intention intention;
   intention.command = "install";
   intention.build = requirements_of(toolchain);
   intention.ops = options.ops;
-  BuildRequest request = request_for(options, world, toolchain);
+  BuildRequest request = request_for(options, world, toolchain, cuda);
   bool cached = false;
   if (auto sources = hash_sources(request)) {
     auto text = read_file(remembered_release(world, request, *sources, agent));
@@ -283,10 +334,12 @@ Intention intend_to_install(const Options& options, const World& world, const To
     }
   }
   intention.source = fmt::format(
-      "{}, {} with torch {} ({}) and {}", options.ops.empty() ? "all ops" : list_of(options.ops),
+      "{}, {} with torch {} ({}) and {}{}", options.ops.empty() ? "all ops" : list_of(options.ops),
       cached ? "built before" : "to be compiled", toolchain.torch.version,
       toolchain.torch.found_by == "the system" ? "Debian's" : toolchain.torch.found_by,
-      toolchain.compiler);
+      toolchain.compiler,
+      cuda ? fmt::format(", and CUDA {} for {}", cuda->toolkit.version, to_string(cuda->archs))
+           : "");
   return intention;
 }
 
@@ -368,6 +421,9 @@ void tell_warnings(const Plan& plan, Progress& progress) {
 void warn_of(const Plan& plan, std::set<std::string>& warned, World& world) {
   for (const std::string& warning : warnings_of(plan)) {
     if (warned.insert(warning).second) world.progress.warning(printable(warning, true));
+  }
+  for (const std::string& line : undecided_of(plan)) {
+    if (warned.insert(line).second) world.progress.detail(1, line);
   }
 }
 
@@ -465,6 +521,11 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     return group_hosts(survey.rows).unlooked.empty() ? kExitOk : kExitSomeFailed;
   }
   RUN_TRY(Toolchain toolchain, kExitBuild, Result<Toolchain>(toolchain_later.get()));
+  std::optional<CudaBuild> cuda;
+  if (builds) {
+    RUN_TRY(cuda, kExitBuild,
+            choose_cuda(cuda_wish(true, devices_of(survey.rows)), toolchain, world));
+  }
   if (builds)
     run.torch_folders = {toolchain.torch.library.string(), toolchain.torch.prefix.string()};
 
@@ -479,7 +540,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   } else if (packs) {
     intention = intend_job(*job);
   } else if (builds) {
-    intention = intend_to_install(options, world, toolchain, agent);
+    intention = intend_to_install(options, world, toolchain, cuda, agent);
   } else {
     intention = intend_bundle(options.bundle, *payload);
   }
@@ -494,6 +555,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
     }
   }
   if (options.command == CommandKind::kPlan) {
+    for (const std::string& line : undecided_of(plan)) world.progress.detail(1, line);
     options.json ? print_plan_json(world.out, plan) : print_plan(world.out, plan);
     if (plan.all_refused()) return kExitRefused;
     bool all_reached = std::all_of(plan.hosts.begin(), plan.hosts.end(),
@@ -520,7 +582,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world) {
   }
   tell_warnings(plan, world.progress);
   if (builds && anybody && !world.drain.stop_requested()) {
-    auto built = build_payload(options, world, toolchain, agent);
+    auto built = build_payload(options, world, toolchain, cuda, agent);
     if (!built) return tl::unexpected<RunError>(built.error());
     payload = std::move(*built);
     // What the build needs is known only now; whom it cannot serve is still untouched.
@@ -608,7 +670,9 @@ tl::expected<Payload, RunError> payload_for_bundle(const Options& options, World
   RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
   RUN_TRY(Toolchain toolchain, kExitBuild,
           find_toolchain(world.processes, options.torch, world.drain));
-  return build_payload(options, world, toolchain, agent);
+  RUN_TRY(std::optional<CudaBuild> cuda, kExitBuild,
+          choose_cuda(cuda_wish(false, {}), toolchain, world));
+  return build_payload(options, world, toolchain, cuda, agent);
 }
 
 tl::expected<int, RunError> run_build(const Options& options, World& world) {

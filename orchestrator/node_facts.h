@@ -1,12 +1,14 @@
 #pragma once
 
-// What a node is, as ds-facts (orchestrator/facts) says it. Whatever could not be found out is
-// empty, zero or false, and never guessed.
+// What a node is, as ds-facts (orchestrator/facts) says it. Whatever could not be found out is an
+// empty text or an empty optional, and never guessed: 0 is a number that was found. What is plain
+// says beside it when it counts.
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,17 +20,17 @@ namespace dsi {
 struct NodeCpu {
   std::string model;
   std::string isa;  // "x86-64-v1" to "x86-64-v4" as the psABI has them; "armv8-a", "armv8-a+sve".
-  bool avx512_bf16 = false;
-  std::string hypervisor;   // "KVMKVMKVM"; "TCGTCGTCGTCG": emulated. Empty: none shows itself.
-  std::uint64_t cores = 0;  // That this user may use.
-  std::uint64_t numa_nodes = 0;
+  std::optional<bool> avx512_bf16;
+  std::string hypervisor;  // "KVMKVMKVM"; "TCGTCGTCGTCG": emulated. Empty: none shows itself.
+  std::optional<std::uint64_t> cores;  // That this user may use.
+  std::optional<std::uint64_t> numa_nodes;
 };
 
 struct NodeMemory {
-  std::uint64_t bytes = 0;
-  std::uint64_t available_bytes = 0;
-  std::uint64_t shm_bytes = 0;     // Free in /dev/shm.
-  std::uint64_t locked_bytes = 0;  // That a process may lock; INT64_MAX: no limit.
+  std::optional<std::uint64_t> bytes;
+  std::optional<std::uint64_t> available_bytes;
+  std::optional<std::uint64_t> shm_bytes;     // Free in /dev/shm; empty also: no tmpfs is there.
+  std::optional<std::uint64_t> locked_bytes;  // That a process may lock; INT64_MAX: no limit.
 };
 
 struct NodeLibc {
@@ -45,9 +47,9 @@ struct NodePlace {
   std::string path;
   std::string at;      // The nearest folder above that exists.
   bool known = false;  // False: the rest says nothing.
-  std::uint64_t free_bytes = 0;
+  std::optional<std::uint64_t> free_bytes;
   bool counts_inodes = false;  // False: there is no limit.
-  std::uint64_t free_inodes = 0;
+  std::optional<std::uint64_t> free_inodes;
   bool read_only = false;
   bool no_exec = false;
   bool writable = false;
@@ -60,16 +62,16 @@ struct NodePlace {
 struct NodeGpu {
   std::string name;
   std::string compute_capability;  // "9.0"
-  std::uint64_t memory_mib = 0;
-  bool mig = false;
+  std::optional<std::uint64_t> memory_mib;
+  std::optional<bool> mig;
   friend bool operator==(const NodeGpu&, const NodeGpu&) = default;
 };
 
 struct NodeDriver {
-  std::string version;               // "550.54.15"
-  std::string cuda;                  // The CUDA level that it supports: "12.4".
-  std::uint64_t devices_on_bus = 0;  // NVIDIA devices, with or without a driver.
-  std::string error;                 // Why nvidia-smi does not say more.
+  std::string version;                          // "550.54.15"
+  std::string cuda;                             // The CUDA level that it supports: "12.4".
+  std::optional<std::uint64_t> devices_on_bus;  // NVIDIA devices, with or without a driver.
+  std::string error;                            // Why nvidia-smi does not say more.
 };
 
 struct NodeToolkit {
@@ -83,6 +85,9 @@ struct NodeTorch {
   std::string version;
   std::string cuda;  // That it was compiled with; empty: without, or unknown.
   std::string abi;   // "cxx11", "old".
+  std::optional<bool> with_cuda;
+  bool searched =
+      false;  // Where `path` is empty: true, there is none; false, it was not found out.
 };
 
 struct NodeLock {
@@ -113,12 +118,13 @@ struct NodeFacts {
   std::vector<NodeToolkit> toolkits;
   std::vector<NodeLock> locks;  // In that folder.
   std::vector<NodeGpu> gpus;
+  bool gpus_known = false;  // False: there may be others.
   NodeDriver driver;
-  std::int64_t clock_ns = 0;  // Since 1970, when it answered.
+  std::optional<std::int64_t> clock_ns;  // Since 1970, when it answered.
 
   // What only the head can know.
-  double clock_off_s =
-      0;  // How far its clock is ahead of ours, beyond what the round trip explains.
+  // How far its clock is ahead of ours, beyond what the round trip explains.
+  std::optional<double> clock_off_s;
 };
 
 // Of the text that ds-facts prints.

@@ -142,6 +142,7 @@ json to_json(const PlannedHost& host) {
   }
   if (!host.warnings.empty()) row["warnings"] = host.warnings;
   for (const Finding& finding : host.findings) row["findings"].push_back(to_json(finding));
+  for (const Undecided& rule : host.undecided) row["undecided"].push_back(to_json(rule));
   return row;
 }
 
@@ -181,6 +182,7 @@ Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey,
     auto shared = shares.find(row.node.prefix.share);
     FactContext context{row, intention.build, nullptr, shared != shares.end() ? shared->second : 1};
     host.findings = evaluate(rules, context, ignored);
+    host.undecided = undecided(rules, context, ignored);
     refuse_if_told(host);
   }
   return plan;
@@ -212,6 +214,26 @@ std::vector<std::string> warnings_of(const Plan& plan) {
   std::vector<std::pair<std::string, std::vector<Finding>>> hosts;
   for (const PlannedHost& host : plan.hosts) hosts.emplace_back(host.host, host.findings);
   return folded_findings(hosts, Severity::kWarn);
+}
+
+std::vector<std::string> undecided_of(const Plan& plan) {
+  std::map<std::string, std::vector<std::string>> groups;
+  for (const PlannedHost& host : plan.hosts) {
+    std::string text;
+    for (const Undecided& rule : host.undecided) {
+      std::string fields;
+      for (const std::string& field : rule.unknown) {
+        fields += (fields.empty() ? "" : ", ") + field;
+      }
+      text += fmt::format("{}{} ({} not known)", text.empty() ? "" : ", ", rule.rule, fields);
+    }
+    if (!text.empty()) groups[text].push_back(host.host);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [text, hosts] : groups) {
+    lines.push_back(fmt::format("{}: could not be decided: {}", fold_nodeset(hosts), text));
+  }
+  return lines;
 }
 
 void print_plan(std::ostream& out, const Plan& plan) {

@@ -47,6 +47,7 @@ struct PlannedHost {
   HostStatus status = HostStatus::kNotTried;
   Error error;                        // Of kRefuse and kNone.
   std::vector<Finding> findings;      // What the rules say; of kRefuse the reasons, and warnings.
+  std::vector<Undecided> undecided;   // Rules that would refuse it if they knew.
   std::vector<std::string> warnings;  // Of a package.
 };
 
@@ -68,6 +69,10 @@ std::vector<std::string> warnings_of(const Plan& plan);
 // The same of any hosts with what the rules say about them.
 std::vector<std::string> folded_findings(
     const std::vector<std::pair<std::string, std::vector<Finding>>>& hosts, Severity severity);
+
+// What could not be decided, one line for hosts of which the same is not known: "node3: could not
+// be decided: glibc-too-old (node.libc.glibc is not known)".
+std::vector<std::string> undecided_of(const Plan& plan);
 
 void print_plan(std::ostream& out, const Plan& plan);
 std::string plan_json(const Plan& plan);                    // One document, for the record.

@@ -154,6 +154,40 @@ std::vector<Finding> evaluate(const Rules& rules, const FactContext& context,
   return findings;
 }
 
+std::vector<Undecided> undecided(const Rules& rules, const FactContext& context,
+                                 const std::set<std::string>& ignored) {
+  std::vector<Undecided> all;
+  for (const Rule& rule : rules) {
+    if (rule.severity != Severity::kRefuse || ignored.count(rule.id) != 0) continue;
+    Undecided one{rule.id, {}};
+    auto ask = [&](const FactContext& about) {
+      std::vector<const FactSpec*> fields = unknown_in(*rule.when, about);
+      for (const FactSpec* field : fields) {
+        std::string name(field->name);
+        if (name.starts_with("node.") &&
+            std::find(one.unknown.begin(), one.unknown.end(), name) == one.unknown.end()) {
+          one.unknown.push_back(name);
+        }
+      }
+    };
+    if (rule.each_op) {
+      FactContext about = context;
+      for (const OpRequirements& op : context.build.ops) {
+        about.op = &op;
+        ask(about);
+      }
+    } else {
+      ask(context);
+    }
+    if (!one.unknown.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+nlohmann::json to_json(const Undecided& rule) {
+  return {{"rule", rule.rule}, {"unknown", rule.unknown}};
+}
+
 std::string rules_document(const Rules& rules) {
   std::string out;
   auto cell = [](std::string text) {

@@ -76,6 +76,19 @@ nlohmann::json to_json(const Finding& finding);
 std::vector<Finding> evaluate(const Rules& rules, const FactContext& context,
                               const std::set<std::string>& ignored);
 
+// A rule that could refuse the host and does not, because of what the host could not be asked.
+struct Undecided {
+  std::string rule;
+  std::vector<std::string> unknown;  // "node.libc.glibc": fields of the host, each once.
+  friend bool operator==(const Undecided&, const Undecided&) = default;
+};
+
+// In the order of the rules. What is not known of the build is no fault of the host: rules that
+// wait for it alone are not in it.
+std::vector<Undecided> undecided(const Rules& rules, const FactContext& context,
+                                 const std::set<std::string>& ignored);
+nlohmann::json to_json(const Undecided& rule);
+
 // The table for docs/rules.md.
 std::string rules_document(const Rules& rules);
 

@@ -140,16 +140,12 @@ void print_ranges(std::ostream& out, const std::vector<SurveyRow>& survey,
   }
 }
 
-std::vector<std::vector<Finding>> find_all(const std::vector<SurveyRow>& survey, const Rules& rules,
-                                           const std::set<std::string>& ignored) {
+std::vector<PlannedHost> plan_all(const std::vector<SurveyRow>& survey, const Rules& rules,
+                                  const std::set<std::string>& ignored) {
   // The plan of an install of which nothing is known yet: the same code, the same answers.
   Intention intention;
   intention.command = "install";
-  Plan plan = make_plan(intention, survey, rules, ignored);
-  std::vector<std::vector<Finding>> findings;
-  findings.reserve(plan.hosts.size());
-  for (PlannedHost& host : plan.hosts) findings.push_back(std::move(host.findings));
-  return findings;
+  return make_plan(intention, survey, rules, ignored).hosts;
 }
 
 // What code for all their devices is made for.
@@ -221,14 +217,18 @@ std::string describe(const NodeFacts& node) {
     add(fmt::format("{} × {}{}", count, device.first,
                     device.second.empty() ? "" : " (" + device.second + ")"));
   }
-  if (devices.empty() && node.driver.devices_on_bus > 0) {
-    add(fmt::format("{} NVIDIA devices without a driver", node.driver.devices_on_bus));
+  if (devices.empty() && node.driver.devices_on_bus.value_or(0) > 0) {
+    add(fmt::format("{} NVIDIA devices {}", *node.driver.devices_on_bus,
+                    node.driver.version.empty() ? "without a driver" : "that cannot be asked"));
   }
   if (!node.driver.version.empty()) {
     add("driver " + node.driver.version +
         (node.driver.cuda.empty() ? "" : " (CUDA " + node.driver.cuda + ")"));
   }
-  add(node.torch.version.empty() ? "no torch found" : "torch " + node.torch.version);
+  add(!node.torch.version.empty() ? "torch " + node.torch.version
+      : !node.torch.path.empty()  ? "torch of unknown version"
+      : node.torch.searched       ? "no torch found"
+                                  : "torch unknown");
   if (auto at = node.packages.find("deepspeed"); at != node.packages.end()) {
     add("deepspeed " + at->second);
   }
@@ -256,9 +256,10 @@ void print_survey(std::ostream& out, const std::vector<SurveyRow>& survey, const
     out << "\nNot looked at:\n";
     print_unlooked(out, survey, found.unlooked);
   }
-  std::vector<std::vector<Finding>> findings = find_all(survey, rules, ignored);
   std::vector<std::pair<std::string, std::vector<Finding>>> named;
-  for (std::size_t i = 0; i < survey.size(); ++i) named.emplace_back(survey[i].host, findings[i]);
+  for (PlannedHost& host : plan_all(survey, rules, ignored)) {
+    named.emplace_back(host.host, std::move(host.findings));
+  }
   for (auto [severity, title] : {std::pair{Severity::kRefuse, "An install would be refused:"},
                                  std::pair{Severity::kWarn, "Warnings:"}}) {
     std::vector<std::string> lines = folded_findings(named, severity);
@@ -277,7 +278,7 @@ void print_survey_json(std::ostream& out, const std::vector<SurveyRow>& survey, 
     out << row.dump(-1, ' ', false, json::error_handler_t::replace) << '\n';
   };
   HostGroups found = group_hosts(survey);
-  std::vector<std::vector<Finding>> findings = find_all(survey, rules, ignored);
+  std::vector<PlannedHost> planned = plan_all(survey, rules, ignored);
   for (std::size_t i = 0; i < survey.size(); ++i) {
     const SurveyRow& one = survey[i];
     bool looked = one.status == HostStatus::kNotTried && one.error.what.empty();
@@ -291,7 +292,8 @@ void print_survey_json(std::ostream& out, const std::vector<SurveyRow>& survey, 
     } else {
       row["error"] = {{"what", one.error.what}, {"help", one.error.help}};
     }
-    for (const Finding& finding : findings[i]) row["findings"].push_back(to_json(finding));
+    for (const Finding& finding : planned[i].findings) row["findings"].push_back(to_json(finding));
+    for (const Undecided& rule : planned[i].undecided) row["undecided"].push_back(to_json(rule));
     line(row);
   }
   for (const HostGroup& group : found.groups) {

@@ -33,7 +33,9 @@ void print_survey(std::ostream& out, const std::vector<SurveyRow>& survey, const
 
 // JSON Lines:
 //   {"type":"host","host","result":"looked-at"|"unreachable"|...,"release","facts":{...},
-//    "findings":[{"rule","severity","message",...}],"error":{"what","help"}}   in order
+//    "findings":[{"rule","severity","message",...}],"undecided":[{"rule","unknown":[field]}],
+//    "error":{"what","help"}}   in order; a fact that could not be found out is null, and
+//    "undecided" is there if such a one keeps a rule from deciding whether to refuse
 //   {"type":"group","hosts":"node[01-60]","count","facts":{field: text}}
 //   {"type":"summary","command":"survey","hosts","groups","cuda_archs","not_looked_at"}
 void print_survey_json(std::ostream& out, const std::vector<SurveyRow>& survey, const Rules& rules,

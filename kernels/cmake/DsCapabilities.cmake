@@ -3,7 +3,11 @@
 # common/accelerators, so neither an op nor an accelerator is listed by hand anywhere.
 
 # DS_ACCELERATORS: what op.json may name.
-file(GLOB _ds_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/../common/accelerators/*.h")
+set(_ds_depends CONFIGURE_DEPENDS)
+if(CMAKE_SCRIPT_MODE_FILE)
+  set(_ds_depends "")  # A script has no build that could be configured again.
+endif()
+file(GLOB _ds_files ${_ds_depends} "${CMAKE_CURRENT_LIST_DIR}/../common/accelerators/*.h")
 set(DS_ACCELERATORS "")
 foreach(_ds_file IN LISTS _ds_files)
   get_filename_component(_ds_name "${_ds_file}" NAME_WE)

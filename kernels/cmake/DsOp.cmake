@@ -6,6 +6,7 @@ set(_DS_OP_KEYS name description capability devices sources library requirements
 set(_DS_REQUIREMENT_KEYS torch headers libraries compute_capability)
 set(DS_KERNELS_DIR "${CMAKE_CURRENT_LIST_DIR}/..")
 get_filename_component(DS_KERNELS_DIR "${DS_KERNELS_DIR}" ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/DsCapabilities.cmake")
 
 # --- JSON -----------------------------------------------------------------------------------------
 
@@ -14,6 +15,8 @@ function(_ds_quote out text)
   string(REPLACE "\"" "\\\"" text "${text}")
   string(REPLACE "\n" "\\n" text "${text}")
   string(REPLACE "\t" "\\t" text "${text}")
+  # In a list of rows it would part them.
+  string(REPLACE ";" "\\u003b" text "${text}")
   set(${out} "\"${text}\"" PARENT_SCOPE)
 endfunction()
 
@@ -190,7 +193,7 @@ function(_ds_check_requirements)
     set(uses_cuda TRUE)
     if(NOT DS_CUDA)
       _ds_unmet("has code for ${OP_DEVICES} only" "the build is without CUDA"
-                "ds-install: no host has a device; DS_ACCELERATOR=cuda builds it all the same. CMake: -DDS_CUDA=ON")
+                "with ds-install, where no host has a device, DS_ACCELERATOR=cuda builds it all the same; with CMake, -DDS_CUDA=ON")
     elseif(NOT DS_CUDA_FOUND)
       _ds_unmet("nvcc was not found (${DS_CUDA_WHY_NOT})" "it compiles the op's CUDA code"
                 "install CUDA's compiler, or name it: CUDACXX=/usr/local/cuda/bin/nvcc")
@@ -428,8 +431,8 @@ function(ds_add_ops)
         message(STATUS "op ${name} is not built: ${reason}; help: ${help}")
       endif()
     endif()
-    # No list: a text may have a semicolon in it.
-    if(NOT rows STREQUAL "")
+    # Not a list: a semicolon in a sentence would end an element.
+    if(rows)
       string(APPEND rows ",\n")
     endif()
     string(APPEND rows "${row}")

@@ -353,6 +353,7 @@ void ShmSegment::arrive_and_wait(const char* what) {
     if (reached(target)) return;
     sched_yield();
   }
+  ++sleeps_;
   sleep_until(target, what);
 }
 

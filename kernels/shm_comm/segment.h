@@ -22,7 +22,7 @@ struct ShmCall {
   std::uint8_t kind = 0;
   std::uint8_t type = 0;
   std::uint8_t reduction = 0;
-  std::uint8_t unused = 0;
+  std::uint8_t crowded = 0;  // Not of the call: the rank had to sleep again and again in the last.
   std::int32_t root = 0;
   std::int64_t count = 0;
 };
@@ -48,6 +48,8 @@ class ShmSegment {
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
   std::int64_t slot_bytes() const { return slot_bytes_; }
+  // How often this rank has slept until another came.
+  std::int64_t sleeps() const { return sleeps_; }
 
   // Of the two buffers of a rank, the one of that number: its call, and slot_bytes() bytes.
   ShmCall& call(int rank, unsigned buffer) const {
@@ -102,6 +104,7 @@ class ShmSegment {
   char* slots_ = nullptr;
   std::int64_t slot_bytes_ = 0;
   std::uint32_t phase_ = 0;
+  std::int64_t sleeps_ = 0;
   int spins_ = 0;
   unsigned generation_;
 };

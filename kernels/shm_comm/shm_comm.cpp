@@ -31,7 +31,17 @@ class ShmComm {
   ShmSegment segment;
   const CpuIsa isa;
   std::mutex mutex;
-  unsigned buffer = 0;  // The next one.
+  unsigned buffer = 0;      // The next one.
+  std::int64_t sleeps = 0;  // Before the last call.
+  int crowded = 0;          // For so many more calls; the same on all ranks.
+
+  // What a rank sends at once. Where cores are short each phase costs a turn of the scheduler, a
+  // millisecond or more: then fewer phases count for more than the caches.
+  std::int64_t chunk_bytes() const {
+    return crowded > 0 ? segment.slot_bytes() : std::min(segment.slot_bytes(), kCalmChunk);
+  }
+
+  static constexpr std::int64_t kCalmChunk = 256 << 10;
   std::vector<const void*> inputs;
 };
 
@@ -47,9 +57,15 @@ const char* const kReductions[] = {"sum", "product", "min", "max"};
 // share and reads the shares of the others, after two.
 constexpr std::int64_t kSmallBytes = 64 << 10;  // Of all ranks together.
 
-// All slots together, and one slot: large enough that waiting for each other is a small part, small
-// enough that a chunk is still in the caches when it is read.
-constexpr std::int64_t kSegmentBytes = 32 << 20, kLargestSlot = 256 << 10, kSmallestSlot = 4 << 10;
+// All slots together, and one slot. A chunk takes all of it where cores are short; otherwise it is
+// large enough that waiting for each other is a small part, and small enough that it is still in
+// the caches when it is read.
+constexpr std::int64_t kSegmentBytes = 16 << 20, kLargestSlot = 2 << 20, kSmallestSlot = 4 << 10;
+
+// A call that waits for its first phase has met a rank that was late; one that sleeps in more of
+// them, a lack of cores. That is taken for granted for some calls.
+constexpr std::int64_t kSleepsOfALateRank = 2;
+constexpr int kCrowdedCalls = 32;
 
 std::string text_of(const ShmCall& call) {
   if (call.kind < kAllReduce || call.kind > kBarrier) return "something unknown";
@@ -87,7 +103,10 @@ class Turn {
         call_(call),
         name_(kNames[call.kind]),
         first_(comm.buffer) {
-    segment_.call(segment_.rank(), first_) = call_;
+    ShmCall& own = segment_.call(segment_.rank(), first_);
+    own = call_;
+    own.crowded = segment_.sleeps() - comm.sleeps > kSleepsOfALateRank ? 1 : 0;
+    comm.sleeps = segment_.sleeps();
   }
 
   // The buffer of step `step`.
@@ -100,6 +119,11 @@ class Turn {
     comm_.buffer = (first_ + static_cast<unsigned>(sent & 1)) & 1;
     if (compared_) return;
     compared_ = true;
+    // From the same numbers on every rank, also where the calls do not match.
+    if (comm_.crowded > 0) --comm_.crowded;
+    for (int r = 0; r < segment_.size(); ++r) {
+      if (segment_.call(r, first_).crowded != 0) comm_.crowded = kCrowdedCalls;
+    }
     for (int r = 0; r < segment_.size(); ++r) {
       const ShmCall& other = segment_.call(r, first_);
       if (same(other, call_)) continue;
@@ -173,8 +197,8 @@ void reduce_large(ShmComm& comm, const ShmCall& call, char* data, std::int64_t w
                   ShmReduce reduce) {
   ShmSegment& segment = comm.segment;
   const int rank = segment.rank(), size = segment.size();
-  const Cuts cuts(call.count, width, segment.slot_bytes(), size);
   Turn turn(comm, call);
+  const Cuts cuts(call.count, width, comm.chunk_bytes(), size);
   const auto own = [&](std::int64_t k, std::int64_t element) {
     return data + (cuts.start(k) + element) * width;
   };
@@ -209,7 +233,7 @@ void reduce_large(ShmComm& comm, const ShmCall& call, char* data, std::int64_t w
 
 }  // namespace
 
-std::int64_t shm_type_size(CommType type) {
+std::int64_t shm_comm_type_size(CommType type) {
   switch (type) {
     case CommType::f16:
     case CommType::bf16:
@@ -284,7 +308,7 @@ int shm_comm_size(const ShmComm& comm) {
 void shm_comm_all_reduce(ShmComm& comm, void* data, std::int64_t count, CommType type,
                          CommReduction reduction) {
   const ShmReduce reduce = shm_reduce_for(type, reduction, comm.isa);
-  const std::int64_t width = shm_type_size(type);
+  const std::int64_t width = shm_comm_type_size(type);
   if (count < 0 || count > INT64_MAX / width) {
     refuse_argument("all_reduce", std::to_string(count) + " elements");
   }
@@ -316,9 +340,9 @@ void shm_comm_all_gather(ShmComm& comm, const void* in, void* out, std::int64_t 
   call.count = bytes;
   const auto* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
-  const std::int64_t chunk = segment.slot_bytes();
-  const std::int64_t chunks = std::max<std::int64_t>(1, divided_up(bytes, chunk));
   Turn turn(comm, call);
+  const std::int64_t chunk = comm.chunk_bytes();
+  const std::int64_t chunks = std::max<std::int64_t>(1, divided_up(bytes, chunk));
   for (std::int64_t step = 0; step <= chunks; ++step) {
     if (const std::int64_t k = step - 1; k >= 0) {
       const std::int64_t n = std::min(chunk, bytes - k * chunk);
@@ -348,10 +372,10 @@ void shm_comm_broadcast(ShmComm& comm, void* data, std::int64_t bytes, int root)
   call.root = root;
   call.count = bytes;
   char* const own = static_cast<char*>(data);
-  const std::int64_t chunk = segment.slot_bytes();
-  const std::int64_t chunks = std::max<std::int64_t>(1, divided_up(bytes, chunk));
   const bool sends = segment.rank() == root;
   Turn turn(comm, call);
+  const std::int64_t chunk = comm.chunk_bytes();
+  const std::int64_t chunks = std::max<std::int64_t>(1, divided_up(bytes, chunk));
   for (std::int64_t step = 0; step < chunks; ++step) {
     char* const slot = segment.slot(root, turn.buffer(step));
     const std::int64_t n = std::min(chunk, bytes - step * chunk);

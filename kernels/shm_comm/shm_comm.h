@@ -20,7 +20,7 @@
 
 namespace ds {
 
-DS_EXPORT std::int64_t shm_type_size(CommType type);
+DS_EXPORT std::int64_t shm_comm_type_size(CommType type);
 
 struct ShmCommOptions {
   // What the ranks of this group know and no other group does, as shm_comm_new_name makes it; or

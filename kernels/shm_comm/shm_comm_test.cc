@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
@@ -161,6 +162,40 @@ TEST(ShmComm, Large_slots_and_messages_that_they_do_not_divide) {
       return wrong_of_type(*comm, 700'001, CommType::bf16, 9);
     }).expect_all_right();
   }
+}
+
+// All ranks on one core: they sleep in most phases, so that chunks grow to a whole slot, and
+// between short calls that nobody waits for they shrink again.
+TEST(ShmComm, Messages_of_many_chunks_are_right_where_cores_are_short) {
+  const ShmCommOptions group = group_of(5);
+  cpu_set_t core;
+  ASSERT_EQ(sched_getaffinity(0, sizeof core, &core), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &core)) ++first;
+  Ranks(5, [&](int rank) -> std::string {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) return "cannot be on one core";
+    const ShmCommPtr comm = open_group(group, rank);
+    for (std::uint64_t round = 0; round < 6; ++round) {
+      for (const std::int64_t count : {70'001, 200'003, 500'009}) {
+        const std::string wrong = wrong_of_type(*comm, count, CommType::f32, round);
+        if (!wrong.empty()) return wrong;
+      }
+      std::vector<std::int64_t> own(90'001, rank), all(own.size() * 5);
+      shm_comm_all_gather(*comm, own.data(), all.data(), 90'001 * 8);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (all[i] != static_cast<std::int64_t>(i / own.size())) return "gather";
+      }
+      shm_comm_broadcast(*comm, own.data(), 90'001 * 8, 3);
+      for (const std::int64_t x : own) {
+        if (x != 3) return "broadcast";
+      }
+      for (int i = 0; i < 20; ++i) shm_comm_barrier(*comm);
+    }
+    return "";
+  }).expect_all_right();
 }
 
 // Random calls of random sizes, in a group of all, in one of the even ranks and in one of every two

@@ -217,7 +217,7 @@ TEST(ShmCommFailures, What_a_killed_run_left_under_the_name_is_replaced) {
     kill(first.pid(0), SIGKILL);
     first.text(0);
   }
-  ASSERT_TRUE(is_left_behind(group.name));
+  // Left behind now, unless another test that runs meanwhile has removed it.
   Ranks(2, [&](int rank) -> std::string {
     const ShmCommPtr comm = open_group(group, rank);
     return shm_wrong_element<float>(*comm, 100, CommType::f32, 3);
@@ -241,7 +241,6 @@ TEST(ShmCommFailures, What_killed_runs_left_under_other_names_is_removed) {
     kill(first.pid(0), SIGKILL);
     first.text(0);
   }
-  ASSERT_TRUE(is_left_behind(dead.name));
   const ShmCommPtr another = open_group(group_of(1), 0);
   EXPECT_FALSE(is_left_behind(dead.name));
   EXPECT_TRUE(is_left_behind(waiting.name));  // It may still come together.

@@ -142,7 +142,7 @@ class Configure(Temporary):
     def test_an_op_that_cannot_be_built_or_does_not_exist_costs_only_itself(self):
         mine = self.dir / "mine"
         write_op(mine, {**GOOD, "name": "good", "capability": "op.good", "library": "ds_good"})
-        why = {"message": "it reads tea leaves", "remedy": "grow tea"}
+        why = {"message": "it reads tea leaves", "remedy": "grow tea; wait"}
         needy = [
             ("no_header", {"headers": [{"name": "tea_leaves.h", **why}]}, "header tea_leaves.h"),
             ("no_library", {"libraries": [{"name": "tealeaves", "symbol": "tea", **why}]},
@@ -172,7 +172,7 @@ class Configure(Temporary):
             self.assertEqual(by_name[name]["state"], "unavailable")
             self.assertIn(what, by_name[name]["reason"])
             self.assertIn("it reads tea leaves", by_name[name]["reason"])
-            self.assertEqual(by_name[name]["help"], "grow tea")
+            self.assertEqual(by_name[name]["help"], "grow tea; wait")
         self.assertIn("DS_CUDA=ON", by_name["gpu_only"]["help"])
         self.assertEqual(by_name["cpu_adm"]["state"], "unavailable")
         self.assertIn("did you mean cpu_adam?", by_name["cpu_adm"]["help"])

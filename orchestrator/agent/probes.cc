@@ -219,6 +219,12 @@ Verdict explain_loader(std::string_view text, std::string_view library, std::str
             fmt::format("{} needs {}, which {} does not have", library, version, subject)};
   }
   if (has("cannot open shared object file")) {
+    // glibc passes over a file for another machine as if it were not there. This one is: it was
+    // verified before it was tried.
+    if (has("No such file") && file_name(subject) == library) {
+      return {"incompatible",
+              fmt::format("{} is for another kind of processor than this node's", library)};
+    }
     if (has("No such file")) {
       return {"missing", fmt::format("{} is not on this node", subject)};
     }
@@ -237,6 +243,9 @@ Surroundings look_around(const Manifest& manifest, const std::vector<std::string
     found.torch = find_torch(torch_folders);
   }
   if (found.torch.needs_path) found.library_path = found.torch.folder;
+  if (!found.torch.environment.empty()) {
+    found.library_path += (found.library_path.empty() ? "" : ":") + found.torch.environment;
+  }
   if (const char* before = std::getenv("LD_LIBRARY_PATH"); before != nullptr && *before != 0) {
     found.library_path += (found.library_path.empty() ? "" : ":") + std::string(before);
   }

@@ -65,10 +65,12 @@ std::string output_of(const std::vector<std::string>& argv) {
   return {};
 }
 
-Torch find_torch(const std::vector<std::string>& candidates) {
+namespace {
+
+Torch torch_of(const std::vector<std::string>& candidates) {
   for (const std::string& candidate : candidates) {
     for (const std::string& folder : {candidate, candidate + "/lib"}) {
-      if (has_library(folder)) return {folder, version_at(folder), true};
+      if (has_library(folder)) return {folder, version_at(folder), true, {}};
     }
   }
   // The last line: whatever a site customisation prints comes before.
@@ -76,21 +78,41 @@ Torch find_torch(const std::vector<std::string>& candidates) {
   while (!said.empty() && (said.back() == '\n' || said.back() == '\r')) said.pop_back();
   std::string package = said.substr(said.find_last_of('\n') + 1);
   if (package.starts_with("/") && has_library(package + "/lib")) {
-    return {package + "/lib", version_at(package + "/lib"), true};
+    return {package + "/lib", version_at(package + "/lib"), true, {}};
   }
   for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
                              "/usr/local/lib", "/usr/lib64", "/usr/lib"}) {
-    if (has_library(folder)) return {folder, version_at(folder), false};
+    if (has_library(folder)) return {folder, version_at(folder), false, {}};
     // A run-time package has no link for the linker, only the library with its version.
     std::error_code ignored;
     for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end;
          at.increment(ignored)) {
       std::string name = at->path().filename().string();
       std::string start = std::string(kLibrary) + ".";
-      if (name.starts_with(start)) return {folder, name.substr(start.size()), false};
+      if (name.starts_with(start)) return {folder, name.substr(start.size()), false, {}};
     }
   }
   return {};
+}
+
+// Of <environment>/lib/python3.11/site-packages/torch/lib: <environment>/lib.
+std::string environment_of(const std::string& folder) {
+  const fs::path package = fs::path(folder).parent_path();
+  const fs::path packages = package.parent_path();
+  if (package.filename() != "torch" || !packages.filename().string().ends_with("-packages")) {
+    return {};
+  }
+  const fs::path libraries = packages.parent_path().parent_path();
+  std::error_code ignored;
+  return fs::exists(libraries / "libstdc++.so.6", ignored) ? libraries.string() : std::string();
+}
+
+}  // namespace
+
+Torch find_torch(const std::vector<std::string>& candidates) {
+  Torch torch = torch_of(candidates);
+  torch.environment = environment_of(torch.folder);
+  return torch;
 }
 
 }  // namespace dsi::agent

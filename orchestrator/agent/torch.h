@@ -12,6 +12,9 @@ struct Torch {
   std::string version;  // Empty: not to be found out without loading it.
   // True if the loader does not find the folder by itself.
   bool needs_path = false;
+  // The folder of the environment that it belongs to, where that brings a C++ library of its own,
+  // as conda's do: what runs in it loads that one. Empty: it brings none.
+  std::string environment;
 };
 
 // The first of: `candidates` (a folder of libraries or a torch package), the torch of the python3

@@ -23,8 +23,10 @@ void answer(int out, Str before, Str prefix, const List<Str>& hints) {
   Json json;
   look_at_system(json);
   look_at_places(json, prefix);
+  Python python(libraries, hints);
+  python.lead(libraries);
   look_at_libraries(json, libraries);
-  look_at_python(json, libraries, hints);
+  python.write(json);
   look_at_toolkits(json);
   look_at_locks(json);
   gpus.write(json);

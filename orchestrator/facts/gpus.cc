@@ -8,16 +8,18 @@ namespace {
 // A driver that answers does so in a second or two; one that hangs must not hold up the survey.
 constexpr std::int64_t kPatienceMs = 5000;
 
-// How many NVIDIA devices that compute are on the bus, with or without a driver.
-std::uint64_t devices_on_bus() {
-  std::uint64_t count = 0;
+// How many NVIDIA devices that compute are on the bus, with or without a driver. False: the bus
+// cannot be seen.
+bool devices_on_bus(std::uint64_t& count) {
+  count = 0;
+  if (!exists("/sys/bus/pci/devices")) return false;
   for (Str name : names_in("/sys/bus/pci/devices")) {
     Str folder = join({"/sys/bus/pci/devices/", name});
     if (!read_file(join({folder, "/vendor"})).starts_with("0x10de")) continue;
     // A display controller: graphics or, without an output, "3D".
     count += read_file(join({folder, "/class"})).starts_with("0x03") ? 1 : 0;
   }
-  return count;
+  return true;
 }
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ...": the first word of
@@ -138,18 +140,21 @@ void Gpus::write(Json& json) {
     Str text = query_.text;
     while (!text.empty() && count < 64) {
       Str line = take(text, '\n');
+      const bool has_fields = find(line, ",") != kNowhere;
       Str name = trimmed(take(line, ','));
       Str capability = known(trimmed(take(line, ',')));
       Str memory = known(trimmed(take(line, ',')));
       Str version = known(trimmed(take(line, ',')));
       Str mig = known(trimmed(line));
       // A line that is none: "No devices were found".
-      if (name.empty() || memory.empty()) continue;
+      if (name.empty() || !has_fields) continue;
       ++count;
       json.open("");
       json.text("name", name);
       json.text("compute_capability", is_version(capability) ? capability : Str());
-      json.number("memory_mib", facts::number(memory));
+      // Where memory is the host's own, as on some boards, it says "Not Supported".
+      if (!memory.empty()) json.number("memory_mib", facts::number(memory));
+      // What cannot be cut into slices says "N/A".
       json.flag("mig", mig == "Enabled");
       json.close();
       if (is_version(version)) driver = version;
@@ -162,14 +167,20 @@ void Gpus::write(Json& json) {
       json.open("");
       json.text("name", value_of(text, "Model"));
       json.close();
+      ++count;
     }
   }
   json.close_list();
+  // None is a fact only where somebody said so: the program that asks the driver, or the kernel,
+  // which has no module of it.
+  const bool asked = query_.pid > 0 && query_.status == 0;
+  const bool no_module = !exists("/proc/driver/nvidia/version") && exists("/proc/self");
+  json.flag("gpus_known", count > 0 || asked || (query_.pid <= 0 && no_module));
   json.open("driver");
   json.text("version", driver);
   Str level = level_.status == 0 ? known(value_of(level_.text, "CUDA Version")) : Str();
   json.text("cuda", is_version(level) ? level : Str());
-  json.number("devices_on_bus", devices_on_bus());
+  if (std::uint64_t on_bus = 0; devices_on_bus(on_bus)) json.number("devices_on_bus", on_bus);
   if (late_) {
     json.text("error", "nvidia-smi gave no answer within 5 s");
   } else if (query_.pid > 0 && query_.status != 0) {

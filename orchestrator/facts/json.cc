@@ -105,7 +105,7 @@ void Json::text(Str key, Str value) {
 }
 
 void Json::number(Str key, std::uint64_t value) {
-  if (value == 0 || size_ > kFull) return;
+  if (size_ > kFull) return;
   name(key);
   put(decimal(value));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Writes one JSON object of bounded size. What is empty is left out: a fact that was not found is
-// no fact.
+// Writes one JSON object of bounded size. An empty text is left out: a fact that was not found is
+// no fact. For numbers and flags the caller knows, and does not write those.
 
 #include "orchestrator/facts/base.h"
 
@@ -17,7 +17,7 @@ class Json {
   void close_list();
 
   void text(Str key, Str value);
-  void number(Str key, std::uint64_t value);  // Zero is left out.
+  void number(Str key, std::uint64_t value);  // Always written, zero too: it was found.
   void flag(Str key, bool value);             // Always written.
 
   Str done();

@@ -140,6 +140,10 @@ Libraries::Libraries() {
 }
 
 Str Libraries::find(Str name) const {
+  for (Str folder : first_) {
+    Str path = join({folder, "/", name});
+    if (exists(path)) return path;
+  }
   for (const Entry& entry : entries_) {
     if (entry.name == name && exists(entry.path)) return entry.path;
   }

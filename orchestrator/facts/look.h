@@ -14,6 +14,8 @@ void look_at_system(Json& json);
 class Libraries {
  public:
   Libraries();
+  // Searched before all others, the first added first.
+  void search_first(Str folder) { first_.add(folder); }
   // The path of the library of this name, as the loader finds it; empty: there is none.
   Str find(Str name) const;
   // The same for the first whose name begins so: of a library whose version is in its name.
@@ -25,6 +27,7 @@ class Libraries {
     Str path;
   };
   List<Entry> entries_;
+  List<Str> first_;
 };
 
 // The C and C++ libraries with the highest symbol versions that they define, and what ops load.
@@ -56,7 +59,22 @@ class Gpus {
 void look_at_toolkits(Json& json);
 
 // torch, and the packages that ops have to get on with. `hints`: folders of torch to try first.
-void look_at_python(Json& json, const Libraries& libraries, const List<Str>& hints);
+class Python {
+ public:
+  Python(const Libraries& libraries, const List<Str>& hints);
+  void write(Json& json) const;
+  // Has the libraries of torch's environment searched first, as they are in a process that has
+  // loaded torch: its own folder; that of a conda environment, which brings a C++ library of its
+  // own; those of NVIDIA's packages beside it; LD_LIBRARY_PATH.
+  void lead(Libraries& libraries) const;
+
+ private:
+  List<Str> folders_;        // Of packages, in the order in which Python searches them.
+  bool all_folders_ = true;  // False: the host's Python may know others.
+  Str torch_;                // The folder of its libraries; empty: none found.
+  Str version_;
+  Str cuda_;
+};
 
 // What other programs have left in torch's folder of compiled extensions.
 void look_at_locks(Json& json);

@@ -89,7 +89,9 @@ void look_at_place(Json& json, Str key, Str path) {
                              (status.f_frsize != 0 ? status.f_frsize : status.f_bsize)));
     // Where the file system does not count them there is no limit.
     json.flag("counts_inodes", status.f_files != 0);
-    json.number("free_inodes", static_cast<std::uint64_t>(status.f_ffree));
+    if (status.f_files != 0) {
+      json.number("free_inodes", static_cast<std::uint64_t>(status.f_ffree));
+    }
     Mount mount = mount_of(canonical(at));
     auto has = [&](Str option) {
       Str options = mount.options;

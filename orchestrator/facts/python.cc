@@ -190,17 +190,47 @@ void write_packages(Json& json, const List<Str>& folders) {
 
 }  // namespace
 
-void look_at_python(Json& json, const Libraries& libraries, const List<Str>& hints) {
-  List<Str> folders;
-  bool all_folders = package_folders(folders);
-  Torch torch = find_torch(libraries, folders, all_folders, hints);
+Python::Python(const Libraries& libraries, const List<Str>& hints) {
+  all_folders_ = package_folders(folders_);
+  Torch torch = find_torch(libraries, folders_, all_folders_, hints);
+  torch_ = torch.folder;
+  version_ = torch.version;
+  cuda_ = torch.cuda;
+}
+
+void Python::lead(Libraries& libraries) const {
+  constexpr Str kPackage = "/torch/lib";
+  if (!torch_.empty()) libraries.search_first(torch_);
+  if (torch_.ends_with(kPackage)) {
+    // <environment>/lib/python3.11/site-packages/torch/lib
+    Str packages = join({part(torch_, 0, torch_.size() - kPackage.size())});
+    libraries.search_first(folder_of(folder_of(packages)));
+    Str nvidia = join({packages, "/nvidia"});
+    for (Str name : names_in(nvidia, 256)) {
+      Str folder = join({nvidia, "/", name, "/lib"});
+      if (exists(folder)) libraries.search_first(folder);
+    }
+  }
+  Str path = environment_value("LD_LIBRARY_PATH");
+  while (!path.empty()) {
+    Str folder = take(path, ':');
+    if (folder.starts_with('/')) libraries.search_first(join({folder}));
+  }
+}
+
+void Python::write(Json& json) const {
   json.open("torch");
-  json.text("path", torch.folder);
-  json.text("version", torch.version);
-  json.text("cuda", torch.cuda);
-  if (!torch.folder.empty()) json.text("abi", abi_of(library_in(torch.folder, "libc10.so")));
+  json.text("path", torch_);
+  json.text("version", version_);
+  json.text("cuda", cuda_);
+  if (!torch_.empty()) {
+    json.text("abi", abi_of(library_in(torch_, "libc10.so")));
+    json.flag("with_cuda", !library_in(torch_, "libc10_cuda.so").empty());
+  }
+  // Not that there is none: the python3 there may know folders that nobody else does.
+  json.flag("searched", all_folders_ || !torch_.empty());
   json.close();
-  write_packages(json, folders);
+  write_packages(json, folders_);
 }
 
 }  // namespace dsi::facts

@@ -113,18 +113,28 @@ void look_at_processor(Json& json) {
       for (; word != 0; word &= word - 1) ++cores;
     }
   }
-  json.number("cores", cores);
-  json.number("numa_nodes", count_ranges(read_file("/sys/devices/system/node/online")));
+  if (cores > 0) json.number("cores", cores);
+  if (Str nodes = read_file("/sys/devices/system/node/online"); !nodes.empty()) {
+    json.number("numa_nodes", count_ranges(nodes));
+  }
   json.close();
 }
+
+struct Pair {
+  Str key;
+  Str line;
+};
 
 void look_at_memory(Json& json) {
   json.open("memory");
   Str info = read_file("/proc/meminfo");
-  json.number("bytes", number(line_value(info, "MemTotal")) * 1024);
-  json.number("available_bytes", number(line_value(info, "MemAvailable")) * 1024);
+  for (auto [key, line] : {Pair{"bytes", "MemTotal"}, Pair{"available_bytes", "MemAvailable"}}) {
+    if (Str value = line_value(info, line); !value.empty()) json.number(key, number(value) * 1024);
+  }
+  constexpr long kTmpfs = 0x01021994;
   struct statfs shared;
-  if (sys_statfs("/dev/shm", &shared) == 0) {
+  // Without a mount there it is a folder of the disk, or none; only a tmpfs is shared memory.
+  if (sys_statfs("/dev/shm", &shared) == 0 && shared.f_type == kTmpfs) {
     json.number("shm_bytes",
                 std::uint64_t(shared.f_bavail) *
                     std::uint64_t((shared.f_frsize != 0 ? shared.f_frsize : shared.f_bsize)));

@@ -69,6 +69,30 @@ TEST_F(ProbeTest, Each_fault_costs_one_cell_and_says_what_it_is) {
   EXPECT_EQ(detail_of("zz_absent"), "libaio.h is missing");
 }
 
+// As conda has it: torch's own folder is not where the C++ library and others of its environment
+// are, and Python finds them all the same.
+TEST_F(ProbeTest, An_op_finds_the_libraries_of_the_environment_that_its_torch_belongs_to) {
+  const fs::path env = folder_.path() / "env/lib";
+  const fs::path torch = env / "python3.11/site-packages/torch/lib";
+  fs::create_directories(torch);
+  fs::copy_file(kOps / "torch_good/libtorch_cpu.so", torch / "libtorch_cpu.so");
+  fs::copy_file(kOps.parent_path() / "libds_absent.so", env / "libds_absent.so");
+  TestRelease release = make_release("conda");
+  release.add_op("missing", kOps / "with_torch/libds_missing.so");
+  release.manifest.ops.back().needs_libraries = {"libtorch_cpu.so", "libds_absent.so", "libc.so.6"};
+  protocol::InstallRequest request;
+  request.torch_folders = {torch.string()};
+  ASSERT_EQ(install(release, request), "installed") << last_.error.what;
+  EXPECT_EQ(status_of("missing"), "missing") << "a venv has no libraries beside its Python's";
+
+  write(env / "libstdc++.so.6", "");  // Ops in C do not load it; that it is there is what counts.
+  TestRelease again = make_release("conda2");
+  again.add_op("missing", kOps / "with_torch/libds_missing.so");
+  again.manifest.ops.back().needs_libraries = {"libtorch_cpu.so", "libds_absent.so", "libc.so.6"};
+  ASSERT_EQ(install(again, request), "installed") << last_.error.what;
+  EXPECT_EQ(status_of("missing"), "ok") << detail_of("missing");
+}
+
 TEST_F(ProbeTest, A_row_for_each_device) {
   TestRelease release = make_release("1");
   release.manifest.ops[0].devices = {"cpu", "cuda"};

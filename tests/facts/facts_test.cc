@@ -105,7 +105,7 @@ TEST(Facts, Tell_what_this_machine_is) {
   EXPECT_GT(facts.prefix.free_bytes, 0u);
   EXPECT_FALSE(facts.prefix.file_system.empty());
   auto now = std::chrono::system_clock::now().time_since_epoch();
-  EXPECT_NEAR(static_cast<double>(facts.clock_ns),
+  EXPECT_NEAR(static_cast<double>(facts.clock_ns.value_or(0)),
               static_cast<double>(std::chrono::nanoseconds(now).count()), 60e9);
 }
 
@@ -186,6 +186,7 @@ TEST(Facts, A_python3_that_is_a_script_leaves_torch_unknown) {
   fs::permissions(folder.write("bin/python3", "#!/bin/sh\nexit 1\n"), fs::perms::owner_all);
   NodeFacts facts = look({"PATH=" + (folder.path() / "bin").string()});
   EXPECT_EQ(facts.torch.path, "") << "pyenv's script may start any Python";
+  EXPECT_FALSE(facts.torch.searched);
 }
 
 constexpr char kNvidiaSmi[] = R"(#!/bin/sh
@@ -206,8 +207,9 @@ TEST(Facts, Devices_are_what_nvidia_smi_says) {
   EXPECT_EQ(facts.gpus[0].name, "NVIDIA H100 80GB HBM3");
   EXPECT_EQ(facts.gpus[0].compute_capability, "9.0");
   EXPECT_EQ(facts.gpus[0].memory_mib, 81559u);
-  EXPECT_FALSE(facts.gpus[0].mig);
-  EXPECT_TRUE(facts.gpus[1].mig);
+  EXPECT_EQ(facts.gpus[0].mig, false);
+  EXPECT_EQ(facts.gpus[1].mig, true);
+  EXPECT_TRUE(facts.gpus_known);
   EXPECT_EQ(facts.gpus[2].compute_capability, "");
   EXPECT_EQ(facts.driver.version, "550.54.15");
   EXPECT_EQ(facts.driver.cuda, "12.4");
@@ -224,11 +226,19 @@ TEST(Facts, A_failing_nvidia_smi_is_told_and_a_hanging_one_is_not_waited_for) {
   NodeFacts failed = look({path});
   EXPECT_THAT(failed.driver.error, StartsWith("nvidia-smi failed: NVIDIA-SMI has failed because"));
   EXPECT_THAT(failed.gpus, IsEmpty());
+  EXPECT_FALSE(failed.gpus_known);
 
   // It and its children keep the pipe open for longer than any test may take.
   folder.write("bin/nvidia-smi", "#!/bin/sh\nsleep 600 & sleep 600\n");
   NodeFacts hung = look({path});
   EXPECT_EQ(hung.driver.error, "nvidia-smi gave no answer within 5 s");
+  EXPECT_FALSE(hung.gpus_known);
+
+  // One that finds none says so, which is an answer.
+  folder.write("bin/nvidia-smi", "#!/bin/sh\necho No devices were found\n");
+  NodeFacts none = look({path});
+  EXPECT_THAT(none.gpus, IsEmpty());
+  EXPECT_TRUE(none.gpus_known);
 }
 
 TEST(Facts, A_lock_that_was_left_behind_is_found) {
@@ -250,7 +260,11 @@ TEST_F(Root, With_nothing_in_it_still_gives_what_the_kernel_knows) {
   EXPECT_EQ(facts.libc.glibc, "");
   EXPECT_THAT(facts.libraries, IsEmpty());
   EXPECT_EQ(facts.torch.path, "");
-  EXPECT_EQ(facts.memory.bytes, 0u) << "there is no /proc";
+  EXPECT_EQ(facts.memory.bytes, std::nullopt) << "there is no /proc";
+  EXPECT_EQ(facts.memory.shm_bytes, std::nullopt) << "nor /dev/shm";
+  EXPECT_EQ(facts.cpu.numa_nodes, std::nullopt) << "nor /sys";
+  EXPECT_EQ(facts.driver.devices_on_bus, std::nullopt);
+  EXPECT_FALSE(facts.gpus_known) << "no program and no kernel says that there is none";
   EXPECT_EQ(facts.prefix.at, "/");
   EXPECT_GT(facts.prefix.free_bytes, 0u);
 }
@@ -276,6 +290,45 @@ TEST_F(Root, A_cache_of_the_loader_names_folders_that_nobody_would_search) {
   NodeFacts facts = look_inside();
   EXPECT_EQ(facts.libc.libstdcxx, "/odd place/libstdc++.so.6");
   EXPECT_EQ(facts.libc.glibcxx, "3.4.20");
+}
+
+// A conda environment brings a C++ library. What runs in it loads that one, be it newer or older.
+TEST_F(Root, The_C_plus_plus_library_is_the_one_beside_the_torch_that_ops_load) {
+  fs::path system = look().libc.libstdcxx;
+  fs::copy_file(DSI_OLD_LIBSTDCXX, path("lib64/libstdc++.so.6"));
+  write("opt/conda/bin/python3", "\177ELF");
+  fs::permissions(path("opt/conda/bin/python3"), fs::perms::owner_all);
+  write("opt/conda/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", "");
+  write("opt/conda/lib/libaio.so.1", "");
+  write("opt/conda/lib/python3.11/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12", "");
+  auto look_in = [&](const std::string& words) {
+    return read_answer(run({"/bin/sh", "-c",
+                            "env -i PATH=/opt/conda/bin:/usr/bin:/bin " + words +
+                                " /usr/sbin/chroot \"$1\" /ds-facts abc /opt/ds-ops",
+                            "sh", folder_.path()}));
+  };
+  NodeFacts without = look_in("");
+  EXPECT_EQ(without.torch.path, "/opt/conda/lib/python3.11/site-packages/torch/lib");
+  EXPECT_EQ(without.libc.glibcxx, "3.4.20") << "a venv brings none, so the system's counts";
+  EXPECT_EQ(without.libraries.at("libaio.so.1"), "/opt/conda/lib/libaio.so.1");
+  EXPECT_THAT(without.libraries.at("libcudart.so.12"), HasSubstr("/nvidia/cuda_runtime/lib/"));
+
+  fs::copy_file(system, path("opt/conda/lib/libstdc++.so.6"));
+  NodeFacts newer = look_in("");
+  EXPECT_EQ(newer.libc.libstdcxx, "/opt/conda/lib/libstdc++.so.6");
+  EXPECT_NE(newer.libc.glibcxx, "3.4.20") << "the op loads beside conda's, and works";
+
+  // The other way round: the system's would do, and is not what is loaded.
+  fs::copy_file(system, path("lib64/libstdc++.so.6"), fs::copy_options::overwrite_existing);
+  fs::copy_file(DSI_OLD_LIBSTDCXX, path("opt/conda/lib/libstdc++.so.6"),
+                fs::copy_options::overwrite_existing);
+  EXPECT_EQ(look_in("").libc.glibcxx, "3.4.20");
+
+  // Where torch is the system's, LD_LIBRARY_PATH decides.
+  fs::remove_all(path("opt/conda/lib/python3.11"));
+  fs::copy_file(DSI_OLD_LIBSTDCXX, path("opt/gcc/libstdc++.so.6"));
+  EXPECT_NE(look_in("").libc.glibcxx, "3.4.20");
+  EXPECT_EQ(look_in("LD_LIBRARY_PATH=:/opt/gcc:/x").libc.libstdcxx, "/opt/gcc/libstdc++.so.6");
 }
 
 // Whatever a disk has made of it: an answer, and never a version that is not in the file.
@@ -337,6 +390,15 @@ TEST_F(Root, Mount_options_and_space_are_those_of_the_prefix) {
   EXPECT_EQ(small.prefix.free_bytes, 65536u);
   EXPECT_TRUE(small.prefix.counts_inodes);
   EXPECT_EQ(small.prefix.free_inodes, 8u);
+  EXPECT_EQ(small.prefix.writable, true);
+  // Nothing is free: 0, and not unknown.
+  NodeFacts full = read_answer(run({"unshare", "-m", "sh", "-c",
+                                    "mount -t tmpfs -o size=64k,nr_inodes=2 dsi \"$1/small\" && "
+                                    "head -c 65536 /dev/zero >\"$1/small/x\" && "
+                                    "exec \"$1/ds-facts\" abc \"$1/small/y\"",
+                                    "sh", folder_.path()}));
+  EXPECT_EQ(full.prefix.free_bytes, 0u);
+  EXPECT_EQ(full.prefix.free_inodes, 0u);
   NodeFacts sealed = look_at("ro");
   EXPECT_TRUE(sealed.prefix.read_only);
   EXPECT_FALSE(sealed.prefix.writable);

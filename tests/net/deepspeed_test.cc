@@ -152,7 +152,9 @@ TEST_P(DeepSpeed,
                                          "async_io,cpu_adagrad,cpu_adam,cpu_lion,utils"});
   ASSERT_EQ(ours.exit_code, 0) << ours.err;
   EXPECT_TRUE(ours.every_op_is_ok()) << ours.err;
-  for (const char* op : {"cpu_adam", "cpu_adagrad", "cpu_lion"}) {
+  std::vector<std::string> stand_ins = {"cpu_adam", "cpu_adagrad"};
+  if (is_new()) stand_ins.emplace_back("cpu_lion");  // 0.10.3 has no such op.
+  for (const std::string& op : stand_ins) {
     EXPECT_EQ(ours.op("node002", op).value("status", ""), "ok");
   }
   EXPECT_THAT(run(cluster, 1, kSteps), HasSubstr("cpu_adam_op.py"));

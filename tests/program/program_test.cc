@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -87,6 +89,76 @@ TEST(Program, A_changed_source_is_another_build_and_another_release) {
   ASSERT_TRUE(changed.ok()) << changed.err;
   EXPECT_THAT(changed.err, HasSubstr("Built 1 op"));
   EXPECT_NE(sha256_file(folder.path() / "ops.tar.zst").value_or(""), before);
+}
+
+// ---- device code, on a machine that has none to run it on
+
+bool has_nvcc() {
+  LocalProcessRunner processes;
+  auto ran = processes.run({{"nvcc", "--version"}, {}, {}}, Deadline::after(60s), {});
+  return ran && ran->ok();
+}
+
+// What a host with one H100 has: a program that says so.
+fs::path pretend_device(const TempFolder& folder, const std::string& capability) {
+  fs::path program = folder.write(
+      "bin/nvidia-smi",
+      "#!/bin/sh\ncase \"$*\" in\n--query-gpu=*) echo 'NVIDIA H100, " + capability +
+          ", 81559, 580.65.06, Disabled' ;;\n*) printf 'CUDA Version : 13.0\\n' ;;\nesac\n");
+  fs::permissions(program, fs::perms::owner_all);
+  return program.parent_path();
+}
+
+// With the environment of `run`, a device and these variables.
+ProcessResult run_with_device(const TempFolder& folder, const std::string& capability,
+                              const std::vector<std::string>& variables,
+                              std::vector<std::string> arguments) {
+  std::vector<std::string> command = {
+      "env", "PATH=" + pretend_device(folder, capability).string() + ":" + std::getenv("PATH")};
+  command.insert(command.end(), variables.begin(), variables.end());
+  command.push_back(DSI_PROGRAM);
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.insert(command.end(), {"-l", "-r", "--ops-dir", DSI_PROGRAM_OPS, "--ops", "scale",
+                                 "--prefix", (folder.path() / "there").string()});
+  return run(folder.path(), command);
+}
+
+TEST(Program, Device_code_is_built_for_what_the_hosts_have_and_read_back) {
+  if (!has_nvcc()) GTEST_SKIP() << "there is no nvcc here";
+  TempFolder folder;
+  ProcessResult plan = run_with_device(folder, "9.0", {}, {"plan"});
+  ASSERT_TRUE(plan.ok()) << plan.err;
+  EXPECT_THAT(plan.out, ContainsRegex("to be compiled with .* and CUDA [0-9.]+ for 9.0\n"));
+  ProcessResult installed = run_with_device(folder, "9.0", {}, {});
+  ASSERT_TRUE(installed.ok()) << installed.out << installed.err;
+  auto manifest =
+      nlohmann::json::parse(read_file(folder.path() / "there/current/manifest.json").value_or(""));
+  EXPECT_EQ(manifest["ops"][0]["compute_capabilities"], nlohmann::json({"9.0"}));
+  EXPECT_THAT(manifest["built_with"]["cuda"].get<std::string>(),
+              ContainsRegex("^[0-9]+[.][0-9]+$"));
+
+  // Another host, and the user knows better than to build for it: seen before anything changes.
+  ProcessResult refused = run_with_device(folder, "8.0", {"TORCH_CUDA_ARCH_LIST=;Hopper"}, {});
+  EXPECT_EQ(refused.exit_code, 4) << refused.out;
+  EXPECT_THAT(refused.out + refused.err,
+              AllOf(HasSubstr("scale has no code for a device of the host"),
+                    HasSubstr("required code for 8.0, found code for 9.0, 9.0+PTX"),
+                    HasSubstr("[no-code-for-device]")));
+
+  ProcessResult nonsense = run_with_device(folder, "9.0", {"TORCH_CUDA_ARCH_LIST=9.0;Hoper"}, {});
+  EXPECT_EQ(nonsense.exit_code, 3);
+  EXPECT_THAT(nonsense.err, AllOf(HasSubstr("TORCH_CUDA_ARCH_LIST:5"), HasSubstr("Hopper?")));
+}
+
+TEST(Program, Where_no_host_has_a_device_an_op_for_devices_is_refused_with_what_to_do) {
+  TempFolder folder;
+  ProcessResult result =
+      run(folder.path(), {DSI_PROGRAM, "-l", "-r", "--ops-dir", DSI_PROGRAM_OPS, "--ops", "scale",
+                          "--prefix", (folder.path() / "there").string()});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("scale: has code for cuda only"),
+                                HasSubstr("DS_ACCELERATOR=cuda builds it all the same")));
+  EXPECT_FALSE(fs::exists(folder.path() / "there/current"));
 }
 
 TEST(Program, A_misspelt_op_is_suggested) {

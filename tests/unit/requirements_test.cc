@@ -133,6 +133,7 @@ TEST_F(Requirement, Device_code_is_read_from_the_file_and_held_against_the_devic
   row = testing::good_host("node1");
   row.node.gpus.clear();
   row.node.driver = NodeDriver{};
+  row.node.driver.devices_on_bus = 0;
   EXPECT_THAT(said(row, build), ElementsAre("no-device"));
 }
 

@@ -99,7 +99,16 @@ const std::map<std::string, std::function<void(Case&)>> kExamples = {
        c.row.node.torch.version = "1.9.1";
        c.build.torch = "1.9.0";
      }},
-    {"torch-not-found", [](Case& c) { c.row.node.torch = NodeTorch{}; }},
+    {"torch-without-cuda",
+     [](Case& c) {
+       c.row.node.torch.with_cuda = false;
+       c.row.node.torch.cuda = "";
+     }},
+    {"torch-not-found",
+     [](Case& c) {
+       c.row.node.torch = NodeTorch{};
+       c.row.node.torch.searched = true;
+     }},
     {"stale-extension-lock",
      [](Case& c) {
        c.row.node.locks = {{"/home/x/lock", 7200}};
@@ -119,6 +128,7 @@ const std::map<std::string, std::function<void(Case&)>> kExamples = {
      [](Case& c) {
        c.row.node.gpus.clear();
        c.row.node.driver = NodeDriver{};
+       c.row.node.driver.devices_on_bus = 0;
      }},
     {"mig-mode", [](Case& c) { c.row.node.gpus[7].mig = true; }},
     {"clock-off", [](Case& c) { c.row.node.clock_off_s = -90; }},
@@ -178,6 +188,57 @@ TEST(Rules, What_is_not_known_refuses_nobody) {
   bare.row.node = NodeFacts{};
   bare.row.node.known = true;
   for (const Finding& finding : ask(bare)) EXPECT_NE(finding.severity, Severity::kRefuse);
+}
+
+// 0 is a number. What was not found is none, and says nothing; but who asks hears what it was.
+TEST(Rules, Nothing_free_is_refused_and_an_unknown_amount_is_not) {
+  Case none;
+  none.row.node.prefix.free_bytes = 0;
+  none.row.node.prefix.free_inodes = 0;
+  EXPECT_THAT(ids(ask(none)), ElementsAre("no-space", "no-inodes"));
+  Case unknown;
+  unknown.row.node.prefix.free_bytes.reset();
+  unknown.row.node.prefix.free_inodes.reset();
+  EXPECT_THAT(ids(ask(unknown)), IsEmpty());
+  auto open = undecided(default_rules(), FactContext{unknown.row, unknown.build}, {});
+  EXPECT_THAT(open, ElementsAre(Undecided{"no-space", {"node.prefix.free_bytes"}},
+                                Undecided{"no-inodes", {"node.prefix.free_inodes"}}));
+  Case unlimited;  // btrfs counts none.
+  unlimited.row.node.prefix.counts_inodes = false;
+  unlimited.row.node.prefix.free_inodes.reset();
+  EXPECT_THAT(ids(ask(unlimited)), IsEmpty());
+  EXPECT_THAT(undecided(default_rules(), FactContext{unlimited.row, unlimited.build}, {}),
+              IsEmpty());
+}
+
+TEST(Rules, No_device_and_unknown_devices_are_two_things) {
+  Case none;
+  none.row.node.gpus.clear();
+  none.row.node.driver = NodeDriver{};
+  none.row.node.driver.devices_on_bus = 0;
+  EXPECT_THAT(ids(ask(none)), ElementsAre("no-device"));
+  Case hung;
+  hung.row.node.gpus.clear();
+  hung.row.node.gpus_known = false;
+  hung.row.node.driver = {"550.54.15", "", 8, "nvidia-smi gave no answer within 5 s"};
+  EXPECT_THAT(ids(ask(hung)), ElementsAre("driver-silent"));
+  std::vector<std::string> open;
+  for (const auto& one : undecided(default_rules(), FactContext{hung.row, hung.build}, {})) {
+    open.push_back(one.rule);
+  }
+  EXPECT_THAT(open, ElementsAre("no-code-for-device", "driver-too-old"));
+}
+
+TEST(Rules, Of_a_host_of_which_all_is_known_every_rule_is_decided) {
+  Case c;
+  EXPECT_THAT(undecided(default_rules(), FactContext{c.row, c.build}, {}), IsEmpty());
+  // What is not known of the build is not the host's fault.
+  EXPECT_THAT(undecided(default_rules(), FactContext{c.row, Requirements{}}, {}), IsEmpty());
+  c.row.node.libc.glibc.clear();
+  EXPECT_THAT(undecided(default_rules(), FactContext{c.row, c.build}, {}),
+              ElementsAre(Undecided{"glibc-too-old", {"node.libc.glibc"}}));
+  EXPECT_THAT(undecided(default_rules(), FactContext{c.row, c.build}, {"glibc-too-old"}),
+              IsEmpty());
 }
 
 TEST(Rules, Ops_that_need_the_same_are_one_finding) {

@@ -26,10 +26,12 @@ inline SurveyRow good_host(const std::string& name) {
   node.extensions.path = "/home/train/.cache/torch_extensions";
   node.libraries = {{"libaio.so.1", "/lib/libaio.so.1"}};
   node.absent_libraries = {"libcufile.so.0"};
-  node.torch = {"/venv/torch/lib", "2.4.0+cu124", "12.4", "cxx11"};
+  node.torch = {"/venv/torch/lib", "2.4.0+cu124", "12.4", "cxx11", true, true};
   node.packages = {{"transformers", "4.44.0"}, {"deepspeed", "0.14.2"}};
   node.gpus.assign(8, NodeGpu{"NVIDIA H100", "9.0", 81559, false});
+  node.gpus_known = true;
   node.driver = {"550.54.15", "12.4", 8, ""};
+  node.clock_off_s = 0;
   return row;
 }
 
@@ -45,7 +47,7 @@ inline Requirements good_release() {
   build.ops = {
       {"async_io", "2.34", "3.4.30", "1.3.9", {"libaio.so.1", "libc.so.6"}, {"cpu"}, {}, 0},
       {"cpu_adam", "2.34", "3.4.30", "1.3.9", {"libc.so.6"}, {"cpu"}, {}, 2},
-      {"fused_adam", "2.17", "", "", {"libc.so.6"}, {"cuda"}, {"8.0", "9.0"}, 0}};
+      {"fused_adam", "2.17", "", "", {"libc.so.6", "libc10_cuda.so"}, {"cuda"}, {"8.0", "9.0"}, 0}};
   return build;
 }
 

@@ -57,6 +57,7 @@ TEST(Survey, A_host_is_described_in_one_line) {
   bare.known = true;
   bare.arch = "aarch64";
   bare.driver.devices_on_bus = 4;
+  bare.torch.searched = true;
   EXPECT_EQ(describe(bare), "aarch64, 4 NVIDIA devices without a driver, no torch found");
 }
 
@@ -113,6 +114,17 @@ TEST(Survey, A_thousand_hosts_fold_into_a_page) {
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40);
 }
 
+TEST(Survey, JSON_says_which_rules_an_unknown_fact_left_open) {
+  std::vector<SurveyRow> rows = {good_host("n1")};
+  rows[0].node.prefix.read_only = false;
+  rows[0].node.prefix.known = false;
+  std::ostringstream out;
+  print_survey_json(out, rows, default_rules(), {});
+  auto first = nlohmann::json::parse(out.str().substr(0, out.str().find('\n')));
+  EXPECT_EQ(first["undecided"][0]["rule"], "prefix-read-only");
+  EXPECT_EQ(first["undecided"][0]["unknown"][0], "node.prefix.read_only");
+}
+
 TEST(Survey, JSON_has_each_host_each_group_and_a_summary) {
   std::vector<SurveyRow> rows = {good_host("n1"), good_host("n2")};
   rows[1].status = HostStatus::kUnreachable;
@@ -133,6 +145,27 @@ TEST(Survey, JSON_has_each_host_each_group_and_a_summary) {
   EXPECT_EQ(all[2]["facts"]["node.gpus.count"], "8");
   EXPECT_EQ(all[3]["groups"], 1);
   EXPECT_EQ(all[3]["not_looked_at"], 1);
+}
+
+TEST(NodeFacts, What_was_not_found_out_is_null_and_zero_is_zero) {
+  auto facts = parse_node_facts(
+      R"({"memory":{"bytes":0},"prefix":{"known":true,"free_bytes":0},"driver":{"version":""}})");
+  ASSERT_TRUE(facts) << facts.error().what;
+  EXPECT_EQ(facts->memory.bytes, 0u);
+  EXPECT_EQ(facts->memory.shm_bytes, std::nullopt);
+  nlohmann::json text = to_json(*facts);
+  EXPECT_EQ(text["memory"]["bytes"], 0);
+  EXPECT_EQ(text["prefix"]["free_bytes"], 0);
+  for (const auto& unknown : {text["memory"]["shm_bytes"], text["prefix"]["free_inodes"],
+                              text["cpu"]["cores"], text["libc"]["glibc"], text["clock_off_s"],
+                              text["torch"]["with_cuda"], text["driver"]["devices_on_bus"]}) {
+    EXPECT_TRUE(unknown.is_null()) << unknown;
+  }
+  EXPECT_EQ(text["driver"]["error"], "") << "there was none";
+  // And back: null is unknown.
+  auto again = parse_node_facts(text.dump());
+  ASSERT_TRUE(again) << again.error().what;
+  EXPECT_EQ(to_json(*again), text);
 }
 
 TEST(NodeFacts, What_a_host_says_in_another_shape_is_an_error_and_no_exception) {

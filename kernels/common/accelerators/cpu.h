@@ -1,6 +1,6 @@
 #pragma once
 
-#include "accelerator.h"
+#include "../accelerator.h"
 
 namespace ds::accelerators {
 

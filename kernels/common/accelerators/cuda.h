@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "accelerator.h"
+#include "../accelerator.h"
 
 namespace ds::accelerators {
 
