@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <array>
@@ -376,6 +377,16 @@ HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, 
   return row;
 }
 
+// Empty where it would not fit one frame.
+std::string pack_manifest(const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  const std::size_t size =
+      ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), ZSTD_CLEVEL_DEFAULT);
+  const bool fits = ZSTD_isError(size) == 0 && size <= protocol::kMaxDataFrame;
+  packed.resize(fits ? size : 0);
+  return packed;
+}
+
 // Asks an agent what ds-facts would say there.
 Result<NodeFacts> ask_node(Session& session, const RunContext& run,
                            const std::vector<std::string>& hints) {
@@ -528,7 +539,9 @@ HostReport deploy(Session& session, const Payload& payload, const RunContext& ru
     protocol::InstallRequest request;
     request.run = run.run;
     request.by = run.by;
-    request.manifest = payload.text;
+    std::string packed = pack_manifest(payload.text);
+    request.packed_manifest = packed.size();
+    if (packed.empty()) request.manifest = payload.text;
     request.strict = run.options.strict;
     request.torch_folders = torch_folders_for(session, run);
     request.probe_timeout_s = static_cast<int>(run.options.probe_timeout.count());
@@ -537,6 +550,7 @@ HostReport deploy(Session& session, const Payload& payload, const RunContext& ru
     request.pip_timeout_s = static_cast<int>(kPipTime.count());
     request.care = care_for(run);
     DSI_CHECK(session.agent->send("install", request, run.stall_deadline()));
+    if (!packed.empty()) DSI_CHECK(session.agent->send_data(packed, run.stall_deadline()));
     std::size_t ops = payload.manifest.ops.size();
     for (const ManifestPackage& package : payload.manifest.packages) ops += package.modules.size();
     return converse(session, ops, run);

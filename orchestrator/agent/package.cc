@@ -420,6 +420,8 @@ Result<void> uninstall_package(const std::string& base, const protocol::Uninstal
       if (used) break;
     }
     DSI_TRY(Prefix locked, Prefix::lock(prefix, requester, wait, wire));
+    // A release of ops and a hold there are nothing of this package's.
+    if (prefix == base && (!list_releases(base).empty() || locked.root().exists(kHoldName))) break;
     send_note(wire, locked.remove_all());
   }
   return {};

@@ -23,7 +23,7 @@
 //   python {executable, version, ...}       →
 //                                           ←   settle {}                         (if it lies in a folder of its own)
 //   settled {}                              →
-//                                           ←   install {run, manifest, strict, ...}
+//                                           ←   install {run, manifest, strict, ...}, D
 //   need {digests, bytes}                   →      (this and the next only if something is to be sent)
 //                                           ←   file {digest, size, wire_size}, D, D, ... for each need
 //                                           ←   commit {}
@@ -189,7 +189,8 @@ Hold parse_hold(std::string_view text);
 struct InstallRequest {
   std::string run;                         // Id of the run, for state.json and the lock.
   std::string by;                          // "user@head", for the same.
-  std::string manifest;                    // The exact text of manifest.json.
+  std::string manifest;                    // The exact text of manifest.json; or
+  std::uint64_t packed_manifest = 0;       // one 'D' frame of so many bytes follows, a zstd stream.
   bool strict = false;                     // Do not switch unless every op is ok.
   std::vector<std::string> torch_folders;  // Where libtorch may be, before the node's own guesses.
   int probe_timeout_s = 60;                // For one op.
@@ -354,9 +355,9 @@ void to_json(nlohmann::json& j, const PythonFacts& facts);
 void from_json(const nlohmann::json& j, PythonFacts& facts);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Care, busy, busy_limit_s, ignore_holds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BusyProcess, pid, user, command, release)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, strict, torch_folders,
-                                   probe_timeout_s, lock_timeout_s, python, drop_in, pip_timeout_s,
-                                   switch_timeout_s, care)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstallRequest, run, by, manifest, packed_manifest, strict,
+                                   torch_folders, probe_timeout_s, lock_timeout_s, python, drop_in,
+                                   pip_timeout_s, switch_timeout_s, care)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReportRequest, torch_folders, probe_timeout_s, package, python)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RollbackRequest, run, by, torch_folders, probe_timeout_s,
                                    lock_timeout_s, package, python, care, to)

@@ -1,5 +1,7 @@
 #include "orchestrator/agent/serve.h"
 
+#include <zstd.h>
+
 #include <cstdio>
 
 #include "orchestrator/agent/exchange.h"
@@ -21,9 +23,26 @@ using protocol::Message;
 
 namespace {
 
+// It is the same for all hosts and goes to each, so it comes compressed.
+Result<std::string> unpack_manifest(std::uint64_t size, Wire& wire) {
+  DSI_TRY(std::optional<protocol::Frame> frame, wire.read());
+  if (!frame) return fail("the head left");
+  if (frame->type != 'D' || frame->payload.size() != size) return fail("the manifest did not come");
+  const auto whole = ZSTD_getFrameContentSize(frame->payload.data(), frame->payload.size());
+  std::string text(whole <= protocol::kMaxJsonFrame ? whole : 0, '\0');
+  const std::size_t done =
+      ZSTD_decompress(text.data(), text.size(), frame->payload.data(), frame->payload.size());
+  if (ZSTD_isError(done) != 0 || done != text.size())
+    return fail("the manifest that came is broken");
+  return text;
+}
+
 Result<HostResult> obey(const Message& message, const std::string& prefix, Wire& wire) {
   if (message.type == "install") {
     DSI_TRY(auto request, protocol::body_as<protocol::InstallRequest>(message));
+    if (request.packed_manifest > 0) {
+      DSI_TRY(request.manifest, unpack_manifest(request.packed_manifest, wire));
+    }
     return install(prefix, request, wire);
   }
   if (message.type == "rollback") {

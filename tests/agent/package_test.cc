@@ -293,6 +293,18 @@ TEST_F(PackageTest, Uninstall_leaves_nothing) {
   EXPECT_EQ(uninstall().result, "uninstalled") << "again";
 }
 
+TEST_F(PackageTest, Uninstall_leaves_the_ops_that_are_in_the_same_prefix) {
+  ASSERT_EQ(install(make_release("1")), "installed") << last_.error.what;
+  ASSERT_EQ(install_package(package_release("1.0")), "installed") << last_.error.what;
+  auto link = fs::read_symlink(fs::path(prefix_) / "current");
+  auto ops = snapshot(fs::path(prefix_) / link);
+  ASSERT_FALSE(ops.empty());
+  EXPECT_EQ(uninstall().result, "uninstalled") << last_.error.what;
+  ASSERT_TRUE(fs::exists(fs::path(prefix_) / "current"));
+  EXPECT_EQ(fs::read_symlink(fs::path(prefix_) / "current"), link);
+  EXPECT_EQ(snapshot(fs::path(prefix_) / link), ops);
+}
+
 TEST_F(PackageTest, Uninstall_takes_what_one_that_was_cut_off_has_left) {
   auto before = snapshot(environment_);
   ASSERT_EQ(install_package(package_release("1.0")), "installed") << last_.error.what;
