@@ -62,8 +62,11 @@ constexpr std::string_view kNames[] = {"AR",
 constexpr std::string_view kPrefixes[] = {
     "CARGO_",      "CMAKE_",    "DISTUTILS_", "DS_",   "HIP_",        "MESON_",   "NVCC_",
     "PKG_CONFIG_", "PYBIND11_", "PYTORCH_",   "ROCM_", "SETUPTOOLS_", "SKBUILD_", "TORCH_"};
-// Named by many a setup.py, and another one at each login.
+// Named by many a setup.py, and another one at each login; or, as ccache, no part of what is made.
 constexpr std::string_view kNeverCount[] = {"CMAKE_BUILD_PARALLEL_LEVEL",
+                                            "CMAKE_CUDA_COMPILER_LAUNCHER",
+                                            "CMAKE_CXX_COMPILER_LAUNCHER",
+                                            "CMAKE_C_COMPILER_LAUNCHER",
                                             "DS_NVCC_THREADS",
                                             "HOME",
                                             "LANG",

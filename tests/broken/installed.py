@@ -35,7 +35,7 @@ __attribute__((visibility("default"))) int ds_self_test_%(test)s(const char* dev
 
 def run(argv, **options):
     return subprocess.run([str(word) for word in argv], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, check=False, **options)
+                          stderr=subprocess.PIPE, text=True, **{"check": False, **options})
 
 
 def compile_(folder, name, source, *flags):

@@ -459,7 +459,8 @@ TEST_F(WheelBuilding, All_that_goes_into_a_wheel_is_in_the_key_of_its_build) {
     EXPECT_NE(key(), first) << name;
     before != nullptr ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
   }
-  for (const char* name : {"MAX_JOBS", "OTHER_SWITCH", "CUDA_VISIBLE_DEVICES", "NVCC_THREADS"}) {
+  for (const char* name : {"MAX_JOBS", "CMAKE_CXX_COMPILER_LAUNCHER", "OTHER_SWITCH",
+                           "CUDA_VISIBLE_DEVICES", "NVCC_THREADS"}) {
     ::setenv(name, "7", 1);
     EXPECT_EQ(key(), first) << name;
     ::unsetenv(name);
