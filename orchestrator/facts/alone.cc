@@ -12,7 +12,7 @@
 
 // What <string_view> has for a place that is not there. Nothing here asks for one.
 namespace std {
-void __throw_out_of_range_fmt(const char*, ...) {
+void __throw_out_of_range_fmt(const char*, ...) {  // NOLINT: libstdc++'s name.
   sys_exit(70);
 }
 }  // namespace std

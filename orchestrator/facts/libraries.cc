@@ -120,6 +120,13 @@ class Versions {
 
 }  // namespace
 
+bool Libraries::is_system_folder(Str folder) {
+  for (Str one : kFolders) {
+    if (folder == one) return true;
+  }
+  return false;
+}
+
 Libraries::Libraries() {
   // ld.so.cache(5): a header of 48 bytes, then entries of flags, name, path, os version, hwcap.
   constexpr Str kMagic = "glibc-ld.so.cache1.1";

@@ -16,6 +16,8 @@ class Libraries {
   Libraries();
   // Searched before all others, the first added first.
   void search_first(Str folder) { first_.add(folder); }
+  // Whether the loader searches the folder for every program, in an order of its own.
+  static bool is_system_folder(Str folder);
   // The path of the library of this name, as the loader finds it; empty: there is none.
   Str find(Str name) const;
   // The same for the first whose name begins so: of a library whose version is in its name.

@@ -200,11 +200,15 @@ Python::Python(const Libraries& libraries, const List<Str>& hints) {
 
 void Python::lead(Libraries& libraries) const {
   constexpr Str kPackage = "/torch/lib";
-  if (!torch_.empty()) libraries.search_first(torch_);
+  // A distribution's torch brings nothing of its own: what lies beside it is the system's.
+  auto first = [&](Str folder) {
+    if (!Libraries::is_system_folder(folder)) libraries.search_first(folder);
+  };
+  if (!torch_.empty()) first(torch_);
   if (torch_.ends_with(kPackage)) {
     // <environment>/lib/python3.11/site-packages/torch/lib
     Str packages = join({part(torch_, 0, torch_.size() - kPackage.size())});
-    libraries.search_first(folder_of(folder_of(packages)));
+    first(folder_of(folder_of(packages)));
     Str nvidia = join({packages, "/nvidia"});
     for (Str name : names_in(nvidia, 256)) {
       Str folder = join({nvidia, "/", name, "/lib"});
