@@ -1,7 +1,10 @@
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/statvfs.h>
+
 #include <chrono>
 #include <cstdio>
-
-#include <sys/statvfs.h>
+#include <memory>
 
 #include "tests/agent/fixture.h"
 
@@ -71,6 +74,14 @@ TEST_F(ProbeTest, Each_fault_costs_one_cell_and_says_what_it_is) {
 
 // As conda has it: torch's own folder is not where the C++ library and others of its environment
 // are, and Python finds them all the same.
+// Where the loader finds a library of the system.
+fs::path path_of_library(const char* name) {
+  std::unique_ptr<void, int (*)(void*)> library(::dlopen(name, RTLD_LAZY), ::dlclose);
+  link_map* map = nullptr;
+  if (!library || ::dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0) return {};
+  return fs::canonical(map->l_name);
+}
+
 TEST_F(ProbeTest, An_op_finds_the_libraries_of_the_environment_that_its_torch_belongs_to) {
   const fs::path env = folder_.path() / "env/lib";
   const fs::path torch = env / "python3.11/site-packages/torch/lib";
@@ -85,7 +96,7 @@ TEST_F(ProbeTest, An_op_finds_the_libraries_of_the_environment_that_its_torch_be
   ASSERT_EQ(install(release, request), "installed") << last_.error.what;
   EXPECT_EQ(status_of("missing"), "missing") << "a venv has no libraries beside its Python's";
 
-  write(env / "libstdc++.so.6", "");  // Ops in C do not load it; that it is there is what counts.
+  fs::copy_file(path_of_library("libstdc++.so.6"), env / "libstdc++.so.6");
   TestRelease again = make_release("conda2");
   again.add_op("missing", kOps / "with_torch/libds_missing.so");
   again.manifest.ops.back().needs_libraries = {"libtorch_cpu.so", "libds_absent.so", "libc.so.6"};
