@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <cerrno>
+#include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -30,13 +31,17 @@ bool run_is_over(const fs::path& state, const std::string& run) {
 }
 
 std::string new_run_id() {
-  std::time_t now = std::time(nullptr);
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   std::tm utc{};
-  ::gmtime_r(&now, &utc);
+  ::gmtime_r(&seconds, &utc);
   char text[32];
   std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &utc);
+  const auto past = now - std::chrono::system_clock::from_time_t(seconds);
   std::random_device device;
-  return fmt::format("{}-{:04x}", text, device() & 0xffff);
+  return fmt::format("{}-{:03}-{:04x}", text,
+                     std::chrono::duration_cast<std::chrono::milliseconds>(past).count(),
+                     device() & 0xffff);
 }
 
 Result<Record> Record::create(const fs::path& state, const std::string& run) {

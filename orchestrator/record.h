@@ -15,7 +15,8 @@
 
 namespace dsi {
 
-// Sorts by time: "20261130-141502-3f9c".
+// Of the clock (UTC, to the millisecond) and of chance: "20261130-141502-042-3f9c". Ids sort as the
+// runs of one head followed on one another; "last" and "the one before" stand on that.
 std::string new_run_id();
 
 // There is a record of the run here, and the run has ended, in whatever way.

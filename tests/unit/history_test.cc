@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "orchestrator/record.h"
 #include "temp_folder.h"
@@ -116,6 +119,15 @@ TEST(ParseReport, Refuses_what_is_no_report) {
       "{\"type\":\"summary\",\"command\":\"install\",\"exit_code\":130}\n");
   ASSERT_TRUE(odd);
   EXPECT_TRUE(odd->interrupted);
+}
+
+TEST(NewRunId, Sorts_as_the_runs_followed_on_one_another) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 20; ++i) {
+    ids.push_back(new_run_id());
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end())) << testing::PrintToString(ids);
 }
 
 TEST(ListRuns, Gives_the_newest_first_and_nothing_where_there_is_nothing) {
