@@ -6,25 +6,37 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ds_types.h"
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 namespace ds {
 
-// Calls body(first, last) for shares of [0, count), each a multiple of `unit` but for the last.
-// `bytes` are what a unit of one reads and writes, which decides how many threads are worth waking:
-// at most `threads`, or as many as OpenMP would use if that is 0. The body must not throw.
-template <class Body>
-void for_each_share(std::int64_t count, std::int64_t unit, std::int64_t bytes, int threads,
-                    const Body& body) {
-  const std::int64_t units = (count + unit - 1) / unit;
+// How many threads a call may use.
+inline int threads_of(const CpuOptions& cpu) {
 #ifdef _OPENMP
+  return cpu.threads > 0 ? cpu.threads : omp_get_max_threads();
+#else
+  (void)cpu;
+  return 1;
+#endif
+}
+
+// Calls body(thread, first, last) for shares of [0, count), each a multiple of `unit` but for the
+// last. `bytes` are what one of them reads and writes, which decides how many threads are worth
+// waking: at most threads_of(cpu), nor more than units. The body must not throw.
+template <class Body>
+void for_each_share_of_thread(std::int64_t count, std::int64_t unit, std::int64_t bytes,
+                              const CpuOptions& cpu, const Body& body) {
   // Below this many bytes a thread, waking it costs more than it saves.
   constexpr std::int64_t kBytesPerThread = 64 * 1024;
-  const std::int64_t wanted = threads > 0 ? threads : omp_get_max_threads();
+  const std::int64_t units = (count + unit - 1) / unit;
   const std::int64_t worth = count / std::max<std::int64_t>(kBytesPerThread / bytes, 1);
-  const int team = static_cast<int>(std::clamp<std::int64_t>(std::min(worth, units), 1, wanted));
+  const auto team =
+      static_cast<int>(std::clamp<std::int64_t>(std::min(worth, units), 1, threads_of(cpu)));
+#ifdef _OPENMP
   if (team > 1) {
 #pragma omp parallel num_threads(team)
     {
@@ -32,16 +44,24 @@ void for_each_share(std::int64_t count, std::int64_t unit, std::int64_t bytes, i
       const auto begin = [&](std::int64_t p) {
         return std::min(count, (units / parts * p + units % parts * p / parts) * unit);
       };
-      if (begin(part) < begin(part + 1)) body(begin(part), begin(part + 1));
+      if (begin(part) < begin(part + 1)) {
+        body(static_cast<int>(part), begin(part), begin(part + 1));
+      }
     }
     return;
   }
 #else
-  (void)bytes;
-  (void)threads;
-  (void)units;
+  (void)team;
 #endif
-  if (count > 0) body(std::int64_t{0}, count);
+  if (count > 0) body(0, std::int64_t{0}, count);
+}
+
+// The same for a body(first, last) that does not care which thread it is on.
+template <class Body>
+void for_each_share(std::int64_t count, std::int64_t unit, std::int64_t bytes,
+                    const CpuOptions& cpu, const Body& body) {
+  for_each_share_of_thread(count, unit, bytes, cpu,
+                           [&](int, std::int64_t first, std::int64_t last) { body(first, last); });
 }
 
 }  // namespace ds

@@ -88,7 +88,7 @@ void spatial_inference_add(const SpatialInferenceSum& sum, const CpuOptions& cpu
   const SpatialKernel kernel = pick(resolve_isa(cpu.isa), sum.dtype, terms);
   const SpatialRun run{sum.x, sum.other, sum.out, bias.data(), other_bias.data(), period, 0, 0};
   constexpr std::int64_t kUnit = 1024;  // Elements: no two threads write one cache line.
-  for_each_share(sum.pixels * sum.channels, kUnit, terms > 1 ? 12 : 8, cpu.threads,
+  for_each_share(sum.pixels * sum.channels, kUnit, terms > 1 ? 12 : 8, cpu,
                  [&](std::int64_t first, std::int64_t last) {
                    SpatialRun share = run;
                    share.first = first;
