@@ -63,7 +63,7 @@ Action action_for(const Intention& intention, const protocol::Facts& facts) {
 void respect_hold(const Intention& intention, const std::string& held, PlannedHost& host) {
   if (held.empty() || intention.ignore_holds) return;
   if (host.action == Action::kDecide) {
-    host.warnings.push_back("it is held, and changed only if the build is what it has");
+    host.warnings.push_back("held " + held + "; left as it is unless the build is what it has");
   }
   if (host.action != Action::kInstall && host.action != Action::kReplace &&
       host.action != Action::kRollBack && host.action != Action::kUninstall) {

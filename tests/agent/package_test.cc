@@ -378,6 +378,49 @@ TEST_F(PackageTest, Two_environments_on_a_node_do_not_mix) {
   EXPECT_EQ(facts(request.python).current, package_release("2.0").id());
 }
 
+TEST_F(PackageTest, A_held_environment_keeps_its_package_until_the_hold_is_ended) {
+  auto change = [&](bool hold) {
+    return ask("hold", protocol::HoldRequest{"run-h", "alice@head", hold, "a paper's numbers", 30,
+                                             "greet", python()})
+        .result;
+  };
+  ASSERT_EQ(install_package(package_release("1.0")), "installed") << last_.error.what;
+  EXPECT_EQ(change(true), "held");
+  EXPECT_THAT(facts(python()).held, HasSubstr("by alice@head: a paper's numbers"));
+  EXPECT_EQ(Head(DSI_AGENT, prefix_).hello().facts.held, "") << "the ops of the node are not held";
+
+  EXPECT_EQ(install_package(package_release("2.0")), "held");
+  EXPECT_EQ(files_sent_, 0u);
+  EXPECT_THAT(last_.error.what, HasSubstr("a paper's numbers"));
+  EXPECT_EQ(install_package(package_release("1.0")), "up-to-date");
+  EXPECT_EQ(rollback().result, "held");
+  EXPECT_EQ(uninstall().result, "held");
+  EXPECT_THAT(value(), StartsWith("1.0 "));
+
+  protocol::InstallRequest request;
+  request.care.ignore_holds = true;
+  EXPECT_EQ(install_package(package_release("2.0"), request), "installed") << last_.error.what;
+  EXPECT_EQ(rollback().result, "held") << "a hold outlives being ignored";
+  EXPECT_EQ(change(false), "unheld");
+  EXPECT_EQ(rollback().result, "rolled-back");
+  EXPECT_EQ(uninstall().result, "uninstalled");
+  EXPECT_FALSE(fs::exists(prefix_));
+}
+
+TEST_F(PackageTest, An_environment_without_the_package_can_be_held_too) {
+  auto change = [&](bool hold) {
+    return ask("hold",
+               protocol::HoldRequest{"run-h", "alice@head", hold, "", 30, "greet", python()})
+        .result;
+  };
+  EXPECT_EQ(change(true), "held");
+  EXPECT_EQ(install_package(package_release("1.0")), "held");
+  EXPECT_EQ(uninstall().result, "held") << "it does not end the hold by the way";
+  EXPECT_EQ(install_package(package_release("1.0")), "held");
+  EXPECT_EQ(change(false), "unheld");
+  EXPECT_FALSE(fs::exists(prefix_)) << "nothing is left of it";
+}
+
 TEST_F(PackageTest, Uninstall_leaves_nothing) {
   auto before = snapshot(environment_);
   ASSERT_EQ(install_package(package_release("1.0")), "installed") << last_.error.what;

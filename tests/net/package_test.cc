@@ -492,6 +492,33 @@ TEST_F(Package, A_user_who_may_not_write_there_does_with_sudo_and_is_told_so_wit
   EXPECT_EQ(say(cluster, 2), "1.0 1.0\n");
 }
 
+// A hold lies in the environment: its packages stay, the ops of the host and other hosts do not.
+TEST_F(Package, A_host_whose_environment_is_held_keeps_the_package_and_is_no_failure) {
+  DSI_CLUSTER(cluster, 2);
+  make_environments(cluster, 2);
+  JsonReport held = cluster.ds_install_json(with_config(
+      cluster, 2,
+      {"hold", "--package", "greet", "--hosts", "node002", "--reason", "a paper's numbers"}));
+  EXPECT_EQ(held.exit_code, 0) << held.err;
+  EXPECT_EQ(held.host("node002").value("result", ""), "held");
+
+  const auto install = with_config(cluster, 2, {"--package", wheel("2.0"), "--batch", "1"});
+  JsonReport run = cluster.ds_install_json(install);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.host("node001").value("result", ""), "installed") << run.err;
+  EXPECT_EQ(run.host("node002").value("result", ""), "held");
+  EXPECT_THAT(what_of(run, "node002"), HasSubstr("a paper's numbers"));
+  EXPECT_EQ(say(cluster, 2), "1.0 1.0\n");
+  EXPECT_THAT(cluster.ds_install(with_config(cluster, 2, {"plan", "--package", wheel("2.0")})).out,
+              HasSubstr("a paper's numbers"));
+
+  JsonReport let_go =
+      cluster.ds_install_json(with_config(cluster, 2, {"unhold", "--package", "greet"}));
+  EXPECT_EQ(let_go.exit_code, 0) << let_go.err;
+  EXPECT_EQ(cluster.ds_install_json(install).host("node002").value("result", ""), "installed");
+  EXPECT_EQ(say(cluster, 2), "2.0 2.0\n");
+}
+
 TEST_F(Package, Check_holds_a_host_against_the_last_install_of_that_package) {
   DSI_CLUSTER(cluster, 2);
   make_environments(cluster, 2, false);

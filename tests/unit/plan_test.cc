@@ -56,6 +56,14 @@ TEST(Plan, Leaves_a_host_that_is_held_as_it_is_unless_it_is_to_ignore_that) {
             std::string::npos)
       << out.str();
 
+  // Before the build it is not known whether there is anything to change.
+  plan = make_plan(install(""), {held});
+  EXPECT_EQ(plan.hosts[0].action, Action::kDecide);
+  ASSERT_EQ(plan.hosts[0].warnings.size(), 1u);
+  EXPECT_EQ(
+      plan.hosts[0].warnings[0],
+      "held since noon by alice@head: a paper; left as it is unless the build is what it has");
+
   // What it has may be verified, looked at, and its hold ended.
   EXPECT_EQ(make_plan(install("old"), {held}).hosts[0].action, Action::kVerify);
   for (const char* command : {"report", "check", "hold", "unhold"}) {
