@@ -384,6 +384,38 @@ class InstallTest(PackageTest):
         self.assertEqual(answer.row("async_io")["status"], "incompatible", answer.text)
         self.assertEqual(answer.row("pin_memory")["status"], "ok", answer.text)
 
+    def test_what_an_import_rests_on_is_told_of_the_places_where_it_is_in_the_end(self):
+        # It looks for a folder and a file that are not there.
+        wheel = build_wheel(self.folder, "6.0", extra="\n".join((
+            "import os", "for look in (os.listdir, open):",
+            "    try: look(os.path.join(os.path.dirname(__file__), 'absent'))",
+            "    except OSError: pass")))
+        release = make_release(self.folder / "release", wheel)
+        again = ("install", "--release", release, "--release-id", "x")
+        first = self.ds(*again)
+        self.assert_installed(first)
+
+        def paths(told):
+            return {os.path.join(folder, name) for folder, names in told.items() for name in names}
+        own = paths(first.get("rests_on")["own"])
+        for path in (self.site, self.site / "greet", self.site / "greet/absent", next(
+                (self.site / "greet/__pycache__").glob("__init__.*.pyc"))):
+            self.assertIn(str(path), own)
+        others = paths(first.get("rests_on")["files"])
+        self.assertFalse([path for path in own | others if "stage-" in path])
+        self.assertIn(str(self.environment / "pyvenv.cfg"), others)
+        # Its digest is the wheel's, which is compared each time.
+        self.assertNotIn(str(self.site / "greet/__init__.py"), own | others)
+        report = paths(self.ds("report", "--package", "greet").get("rests_on")["files"])
+        self.assertEqual(own - {str(self.site.parent)} - report, set())
+        self.assertIsNone(self.ds("report", "--package", "greet", "--untried").get("rests_on"))
+        # What somebody has added to the package was not there when it was tried.
+        (self.site / "greet" / "theirs.py").write_text("")
+        self.assert_installed(self.install("2.0"))
+        answer = self.ds(*again)
+        self.assert_installed(answer)
+        self.assertIsNone(answer.get("rests_on"))
+
     def test_pips_own_settings_decide_nothing(self):
         (self.environment / "pip.conf").write_text(
             "[install]\ntarget = %s\nrequire-hashes = true\n" % (self.folder / "elsewhere"))
