@@ -580,6 +580,28 @@ class FailureTest(PackageTest):
         self.assertEqual(first.wait(), 1)
         self.assertFalse(self.shared_folder().exists())
 
+    def test_what_a_later_program_has_left_is_not_touched(self):
+        self.assert_installed(self.install("2.0"))
+        path = self.state_folder() / "state.json"
+        state = json.loads(path.read_text())
+        state["schema"] += 1
+        path.write_text(json.dumps(state))
+        before = snapshot(self.environment)
+        for words in (("rollback",), ("uninstall",), ("report",)):
+            answer = self.ds(*words, "--package", "greet")
+            self.assertIn("was written by a later ds-install (schema 2; this one knows 1)",
+                          answer.what)
+            self.assertEqual(answer.returncode, 1)
+        self.assertIn("later ds-install", self.install("1.0").what)
+        self.assert_unchanged(before)
+
+    def test_a_word_that_nobody_knows_is_an_error_by_hand_and_none_of_the_agents(self):
+        words = ("report", "--package", "greet", "--of-a-later-day")
+        answer = self.ds(*words)
+        self.assertEqual((answer.returncode, answer.messages), (2, []))
+        self.assertIn("unknown: --of-a-later-day", answer.stderr)
+        self.assertEqual(self.ds(*words, "--run", "run-7").result, "reported")
+
     def test_reports_do_not_wait_for_each_other(self):
         self.assert_installed(self.install("2.0"))
         with open(str(self.shared_folder() / "environment.lock")) as lock:
