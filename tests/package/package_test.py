@@ -700,7 +700,9 @@ class KillTest(PackageTest):
                 where = "%s %s at %s %d: %s" % (words[0], "killed" if killed else "not killed",
                                                 call, number, self.last.text)
                 outcomes.add(self.expect_old_or_new(old, new_value, where))
-                then(where)
+                # What is left is much the same from one call to the next; this costs more than they do.
+                if number % 4 == 1 or not killed:
+                    then(where)
                 if not killed:
                     break
                 self.assertLess(number, 400)
