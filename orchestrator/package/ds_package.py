@@ -1210,7 +1210,8 @@ def files_read():
             found.update(os.path.join(folder, name) for name in os.listdir(folder)
                          if name.endswith(".pth"))
     return {os.path.normpath(path) for path in found
-            if path and not path.startswith(("/proc/", "/sys/", "/dev/"))}
+            if path and (path.startswith("/dev/shm/") or
+                         not path.startswith(("/proc/", "/sys/", "/dev/")))}
 """
 
 # What a module needs of another one it finds only if that one's symbols are everybody's.
@@ -1529,10 +1530,14 @@ class Beside:
         return path[len(self.stage):]
 
     def identity(self, path):
-        if is_folder(path):
-            return sorted(os.listdir(path))
-        status = os.stat(path)
-        return [status.st_ino, status.st_size, status.st_mtime_ns]
+        """None: something was looked for there in vain."""
+        try:
+            if is_folder(path):
+                return sorted(os.listdir(path))
+            status = os.stat(path)
+            return [status.st_ino, status.st_size, status.st_mtime_ns]
+        except OSError:
+            return None
 
     def tell(self, out, incoming):
         """`out`, `incoming`: the paths that have left and those that came."""
@@ -1544,12 +1549,8 @@ class Beside:
             came = {os.path.basename(path) for path in incoming if os.path.dirname(path) == folder}
             if set(os.listdir(folder)) != (self.before[folder] - left) | came:
                 return
-        try:
-            same = all(path in self.shared or self.identity(path) == then
-                       for path, then in self.staged.items())
-        except OSError:
-            return
-        if same:
+        if all(path in self.shared or self.identity(path) == then
+               for path, then in self.staged.items()):
             tell_what_it_rests_on(self.others, set(self.staged) | self.shared)
 
 
