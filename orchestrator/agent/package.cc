@@ -419,11 +419,11 @@ Result<void> uninstall_package(const std::string& base, const protocol::Uninstal
   const protocol::PythonFacts& facts = environment.facts;
   result.from = result.to = facts.current;
   std::string path = environment_prefix(base, environment.facts);
+  DSI_CHECK(respect_hold(path, request.care, result));
   // Without a package there may still be what an uninstall that was cut off has left.
   if (!facts.current.empty() || !own_program(environment).empty()) {
     DSI_TRY(std::string program, program_of(environment, request.package));
     DSI_CHECK(check_writable(facts));
-    DSI_CHECK(respect_hold(path, request.care, result));
     DSI_CHECK(give_way(request.care, files_of_package(facts.site, request.package), wire, result));
     std::vector<std::string> words = words_for("uninstall", request);
     words.insert(words.end(), {"--package", request.package});
@@ -457,7 +457,9 @@ Result<void> hold_package(const std::string& base, const protocol::HoldRequest& 
                           HostResult& result) {
   DSI_TRY(Environment environment, open_environment(request.python, request.package));
   result.from = result.to = environment.facts.current;
-  return change_hold(environment_prefix(base, environment.facts), request, wire, result);
+  DSI_CHECK(change_hold(environment_prefix(base, environment.facts), request, wire, result));
+  ::rmdir(base.c_str());  // As far as nothing is in it.
+  return {};
 }
 
 Result<void> report_package(const protocol::ReportRequest& request, Wire& wire,
