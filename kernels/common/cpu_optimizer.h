@@ -228,7 +228,8 @@ inline Piece piece_of(const OptimizerTensor& tensor, std::int64_t first, std::in
 // Calls run(part, parts) for every share of `elements`, each on a thread of its own, and all of
 // them at once: a run may wait for the others. It must not throw.
 template <class Run>
-void run_on_threads(std::int64_t elements, const CpuOptions& cpu, const Run& run) {
+void run_on_threads([[maybe_unused]] std::int64_t elements, [[maybe_unused]] const CpuOptions& cpu,
+                    const Run& run) {
 #ifdef _OPENMP
   // Below this many elements a thread, waking it costs more than it saves.
   constexpr std::int64_t kElementsPerThread = 8192;
