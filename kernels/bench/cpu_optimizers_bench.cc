@@ -84,8 +84,8 @@ constexpr std::int64_t kInMemory = 1 << 25;
       {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
   for (const auto& [op, function] : ops) {
     for (const auto& [dtype_name, dtype] : dtypes) {
-      for (CpuIsa isa : {CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::avx512_bf16}) {
-        if (isa > ds::best_isa()) continue;
+      for (CpuIsa isa : ds::kAllIsas) {
+        if (!ds::runs(ds::best_isa(), isa)) continue;
         const std::string name = std::string(op) + "/" + dtype_name + "/" + ds::isa_name(isa);
         benchmark::RegisterBenchmark(name.c_str(), function, isa, dtype)
             ->Arg(kInCache)

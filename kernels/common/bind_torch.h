@@ -42,9 +42,10 @@ inline DType dtype_of(const at::Tensor& tensor) {
 
 // `written[0]` are the parameters, which set the shapes; all of `written` must be dense and laid
 // out alike, because the core walks them as plain memory: a copy would lose the update.
-// Their states, `written[1]` and on, are f32 or of the parameters' type unless that is waived.
+// Their states, `written[1]` and on, are f32 or of the parameters' type, of f32 parameters any,
+// unless that is waived.
 inline void check_lists(const char* function, const std::vector<List>& written, const List& grads,
-                        bool any_state_for_f32 = false, bool states_match = true) {
+                        bool states_match = true) {
   const List& params = written.front();
   const auto check_one = [&](const List& list, std::size_t i, bool is_written) {
     const at::Tensor& tensor = list.tensors[i];
@@ -84,8 +85,7 @@ inline void check_lists(const char* function, const std::vector<List>& written, 
   for (std::size_t i = 0; i < params.tensors.size(); ++i) {
     for (const List& list : written) check_one(list, i, true);
     check_one(grads, i, false);
-    if (written.size() > 1 && states_match &&
-        !(any_state_for_f32 && params.tensors[i].scalar_type() == at::kFloat)) {
+    if (written.size() > 1 && states_match && params.tensors[i].scalar_type() != at::kFloat) {
       const at::Tensor& state = written[1].tensors[i];
       TORCH_CHECK(state.scalar_type() == at::kFloat ||
                       state.scalar_type() == params.tensors[i].scalar_type(),

@@ -36,8 +36,18 @@ inline const char* isa_name(CpuIsa isa) {
       return "avx512";
     case CpuIsa::avx512_bf16:
       return "avx512_bf16";
+    case CpuIsa::neon:
+      return "neon";
   }
   return "unknown";
+}
+
+inline constexpr CpuIsa kAllIsas[] = {CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512,
+                                      CpuIsa::avx512_bf16, CpuIsa::neon};
+
+// Can a machine whose best path is `best` run `isa`?
+inline bool runs(CpuIsa best, CpuIsa isa) {
+  return isa == CpuIsa::scalar || isa == best || (best != CpuIsa::neon && isa < best);
 }
 
 // Pure, so that machines that are not here can be tested.
@@ -78,23 +88,34 @@ inline CpuidWords read_cpuid() {
 // in a diagnosis must not look like a finding.
 inline CpuIsa capped_isa(CpuIsa found, const char* cap) {
   if (cap == nullptr || *cap == '\0') return found;
-  for (CpuIsa isa : {CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::avx512_bf16}) {
-    if (std::strcmp(cap, isa_name(isa)) == 0) return isa < found ? isa : found;
+  for (CpuIsa isa : kAllIsas) {
+    if (std::strcmp(cap, isa_name(isa)) != 0) continue;
+    if (runs(found, isa)) return isa;
+    // A path of another architecture caps all that this one has.
+    return runs(isa, found) ? found : CpuIsa::scalar;
   }
   throw std::invalid_argument(std::string("DS_CPU_ISA is \"") + cap +
-                              "\"; it can be scalar, avx2, avx512 or avx512_bf16");
+                              "\"; it can be scalar, avx2, avx512, avx512_bf16 or neon");
+}
+
+inline CpuIsa isa_of_this_machine() {
+#if defined(__aarch64__)
+  return CpuIsa::neon;
+#else
+  return isa_of(read_cpuid());
+#endif
 }
 
 // The best path of this machine under DS_CPU_ISA, which is read once.
 inline CpuIsa best_isa() {
-  static const CpuIsa isa = capped_isa(isa_of(read_cpuid()), std::getenv("DS_CPU_ISA"));
+  static const CpuIsa isa = capped_isa(isa_of_this_machine(), std::getenv("DS_CPU_ISA"));
   return isa;
 }
 
 inline CpuIsa resolve_isa(CpuIsa asked) {
-  static const CpuIsa machine = isa_of(read_cpuid());
+  static const CpuIsa machine = isa_of_this_machine();
   if (asked == CpuIsa::automatic) return best_isa();
-  if (asked <= machine) return asked;
+  if (runs(machine, asked)) return asked;
   throw std::invalid_argument(std::string("this machine cannot run the code path ") +
                               isa_name(asked) + "; its best is " + isa_name(machine));
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cpu_isa.h"
@@ -34,7 +35,9 @@ struct OptimizerTensor {
   std::int64_t size;                     // Elements.
   DType param_dtype;
   DType grad_dtype;
-  DType state_dtype;  // f32, or the parameter's.
+  DType state_dtype;               // f32, or the parameter's; any for an f32 parameter.
+  DType copy_dtype = DType::bf16;  // bf16 or f16.
+  void* copy = nullptr;            // Written: the new parameter in 16 bits; or null.
 };
 
 // A run of elements of one tensor; the pointers are at its first element.
@@ -43,7 +46,11 @@ struct Piece {
   const void* grad;
   std::array<void*, kMaxStates> states;
   std::int64_t size;
+  void* copy;  // Or null.
+  DType copy_dtype;
 };
+
+struct NoCopy {};
 
 // `factors` is the op's own struct of precomputed numbers.
 using Kernel = void (*)(const Piece& piece, const void* factors);
@@ -122,7 +129,7 @@ inline Range checked_range(const char* function, const char* name, std::size_t i
 inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
                           const OptimizerNames& names) {
   std::vector<detail::Range> ranges;
-  ranges.reserve(tensors.size() * (2 + kMaxStates));
+  ranges.reserve(tensors.size() * (3 + kMaxStates));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const OptimizerTensor& tensor = tensors[i];
     const auto refuse = [&](const std::string& what) {
@@ -130,14 +137,17 @@ inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
                                   ": " + what);
     };
     if (tensor.size < 0) refuse("the size is " + std::to_string(tensor.size));
-    for (DType dtype : {tensor.param_dtype, tensor.grad_dtype, tensor.state_dtype}) {
+    for (DType dtype :
+         {tensor.param_dtype, tensor.grad_dtype, tensor.state_dtype, tensor.copy_dtype}) {
       if (dtype > DType::bf16) refuse("unknown dtype");
     }
-    if (tensor.state_dtype != DType::f32 && tensor.state_dtype != tensor.param_dtype) {
+    if (tensor.param_dtype != DType::f32 && tensor.state_dtype != DType::f32 &&
+        tensor.state_dtype != tensor.param_dtype) {
       refuse(std::string("the state is ") + dtype_name(tensor.state_dtype) +
              "; with parameters of " + dtype_name(tensor.param_dtype) +
              " it can be f32 or the same");
     }
+    if (tensor.copy != nullptr && tensor.copy_dtype == DType::f32) refuse("a copy has 16 bits");
     if (tensor.size == 0) continue;
     const auto add = [&](const void* data, DType dtype, bool written, const char* name) {
       ranges.push_back(
@@ -148,9 +158,28 @@ inline void check_tensors(const std::vector<OptimizerTensor>& tensors,
     for (std::size_t s = 0; s < kMaxStates && names.states[s] != nullptr; ++s) {
       add(tensor.states[s], tensor.state_dtype, true, names.states[s]);
     }
+    if (tensor.copy != nullptr) add(tensor.copy, tensor.copy_dtype, true, "copies");
   }
   detail::check_apart(ranges, names.function);
 }
+
+// make(P{}, S{}) for the types of the parameter and the state, which check_tensors has passed.
+template <class Make>
+auto for_types(const OptimizerTensor& tensor, const Make& make) {
+  const auto for_state = [&](auto param) {
+    if (tensor.state_dtype == DType::f32) return make(param, float{});
+    return make(param, param);
+  };
+  if (tensor.param_dtype == DType::f16) return for_state(f16{});
+  if (tensor.param_dtype == DType::bf16) return for_state(bf16{});
+  if (tensor.state_dtype == DType::f16) return make(float{}, f16{});
+  if (tensor.state_dtype == DType::bf16) return make(float{}, bf16{});
+  return make(float{}, float{});
+}
+
+// Cuts inside a tensor are rounded down to a multiple, so that two threads never write one cache
+// line.
+inline constexpr std::int64_t kShareRound = 1024;
 
 // Where the share of thread `part` of `parts` begins: a tensor and an element of it, or
 // {ends.size(), 0} behind the last. `ends[i]` is how many elements the tensors 0..i have together.
@@ -160,14 +189,13 @@ struct Cut {
 };
 
 inline Cut cut_at(const std::vector<std::int64_t>& ends, int part, int parts) {
-  // Cuts inside a tensor are rounded down so that two threads never write one cache line.
-  constexpr std::int64_t kRound = 1024;
   const std::int64_t total = ends.empty() ? 0 : ends.back();
   const std::int64_t target = total / parts * part + total % parts * part / parts;
   const auto end = std::upper_bound(ends.begin(), ends.end(), target);
   if (part == parts || end == ends.end()) return {ends.size(), 0};
   const std::int64_t start = end == ends.begin() ? 0 : *(end - 1);
-  return {static_cast<std::size_t>(end - ends.begin()), (target - start) / kRound * kRound};
+  return {static_cast<std::size_t>(end - ends.begin()),
+          (target - start) / kShareRound * kShareRound};
 }
 
 // Calls body(tensor, first element, number of elements) for every run of elements of that share.
@@ -182,10 +210,53 @@ void for_each_piece(const std::vector<std::int64_t>& ends, int part, int parts, 
   }
 }
 
-// `pick(isa, tensor)` gives the kernel.
-template <class Pick>
+// The elements of `tensor` from `first` on.
+inline Piece piece_of(const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
+  const auto at = [first](auto* data, DType dtype) {
+    using Bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
+                                     const char*, char*>;
+    return data == nullptr ? nullptr : static_cast<Bytes>(data) + first * dtype_size(dtype);
+  };
+  return {at(tensor.param, tensor.param_dtype),
+          at(tensor.grad, tensor.grad_dtype),
+          {at(tensor.states[0], tensor.state_dtype), at(tensor.states[1], tensor.state_dtype)},
+          size,
+          at(tensor.copy, tensor.copy_dtype),
+          tensor.copy_dtype};
+}
+
+// Calls run(part, parts) for every share of `elements`, each on a thread of its own, and all of
+// them at once: a run may wait for the others. It must not throw.
+template <class Run>
+void run_on_threads([[maybe_unused]] std::int64_t elements, [[maybe_unused]] const CpuOptions& cpu,
+                    const Run& run) {
+#ifdef _OPENMP
+  // Below this many elements a thread, waking it costs more than it saves.
+  constexpr std::int64_t kElementsPerThread = 8192;
+  const std::int64_t wanted = cpu.threads > 0 ? cpu.threads : omp_get_max_threads();
+  const int threads =
+      static_cast<int>(std::clamp<std::int64_t>(elements / kElementsPerThread, 1, wanted));
+  if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+    run(omp_get_thread_num(), omp_get_num_threads());
+    return;
+  }
+#endif
+  run(0, 1);
+}
+
+// Within run_on_threads: until all of them are here.
+inline void wait_for_threads() {
+#ifdef _OPENMP
+#pragma omp barrier
+#endif
+}
+
+// `pick(isa, tensor)` gives the kernel, and resolve(), which is called once and only if nothing is
+// refused, its factors; with `skip` in them nothing is written.
+template <class Pick, class Resolve>
 void run_optimizer(const std::vector<OptimizerTensor>& tensors, const OptimizerNames& names,
-                   const CpuOptions& cpu, const Pick& pick, const void* factors) {
+                   const CpuOptions& cpu, const Pick& pick, const Resolve& resolve) {
   check_tensors(tensors, names);
   const CpuIsa isa = resolve_isa(cpu.isa);
   std::vector<std::int64_t> ends;
@@ -197,35 +268,13 @@ void run_optimizer(const std::vector<OptimizerTensor>& tensors, const OptimizerN
     ends.push_back(total += tensor.size);
     kernels.push_back(pick(isa, tensor));
   }
-  const auto run_part = [&](int part, int parts) {
+  const auto factors = resolve();
+  if (factors.skip) return;
+  run_on_threads(total, cpu, [&](int part, int parts) {
     for_each_piece(ends, part, parts, [&](std::size_t i, std::int64_t first, std::int64_t size) {
-      const OptimizerTensor& tensor = tensors[i];
-      const auto at = [first](auto* data, DType dtype) {
-        using Bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
-                                         const char*, char*>;
-        return data == nullptr ? nullptr : static_cast<Bytes>(data) + first * dtype_size(dtype);
-      };
-      Piece piece{
-          at(tensor.param, tensor.param_dtype),
-          at(tensor.grad, tensor.grad_dtype),
-          {at(tensor.states[0], tensor.state_dtype), at(tensor.states[1], tensor.state_dtype)},
-          size};
-      kernels[i](piece, factors);
+      kernels[i](piece_of(tensors[i], first, size), &factors);
     });
-  };
-#ifdef _OPENMP
-  // Below this many elements a thread, waking it costs more than it saves.
-  constexpr std::int64_t kElementsPerThread = 8192;
-  const std::int64_t wanted = cpu.threads > 0 ? cpu.threads : omp_get_max_threads();
-  const int threads =
-      static_cast<int>(std::clamp<std::int64_t>(total / kElementsPerThread, 1, wanted));
-  if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-    run_part(omp_get_thread_num(), omp_get_num_threads());
-    return;
-  }
-#endif
-  run_part(0, 1);
+  });
 }
 
 }  // namespace ds

@@ -12,6 +12,7 @@
 
 #include "cuda_vector.cuh"
 #include "cuda_work_list.h"
+#include "optimizer_factors.h"
 
 namespace ds {
 
@@ -99,36 +100,11 @@ __global__ void __launch_bounds__(kOptimizerThreads, 5)
   }
 }
 
-// What to multiply the gradients by.
-template <class Factors>
-__device__ float grad_multiplier(GradientOptions gradients, const OptimizerScalars& scalars) {
-  if (scalars.grad_scale != nullptr) gradients.scale = *scalars.grad_scale;
-  double multiplier = 1.0 / gradients.scale;
-  if (scalars.grad_norm != nullptr && gradients.max_norm > 0.0) {
-    const double norm = *scalars.grad_norm * multiplier;
-    const double clip = gradients.max_norm / (norm + 1e-6);
-    if (!(clip >= 1.0)) multiplier *= clip;
-  }
-  return static_cast<float>(multiplier);
-}
-
 // One thread, before the step: the factors from numbers that lie on the device.
 template <class Options, class Factors>
 __global__ void prepare(Options options, GradientOptions gradients, OptimizerScalars scalars,
                         Factors* factors) {
-  const bool skip = scalars.found_inf != nullptr && *scalars.found_inf != 0.0f;
-  if (scalars.lr != nullptr) options.lr = *scalars.lr;
-  if constexpr (Options::kHasStep) {
-    if (scalars.step != nullptr) {
-      options.step = *scalars.step + 1;
-      if (!skip) *scalars.step = options.step;
-    }
-  } else {
-    if (scalars.step != nullptr && !skip) *scalars.step += 1;
-  }
-  *factors = factors_of(options);
-  factors->grad_multiplier = grad_multiplier<Factors>(gradients, scalars);
-  factors->skip = skip;
+  *factors = resolved_factors(options, gradients, scalars);
 }
 
 // For types that check_work has passed; whether the launch succeeded, cudaGetLastError() says.

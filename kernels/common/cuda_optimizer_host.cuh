@@ -9,6 +9,8 @@
 
 #include "cuda_work_cache.cuh"
 #include "cuda_work_list.h"
+#include "optimizer_case.h"
+#include "optimizer_factors.h"
 
 namespace ds {
 
@@ -31,20 +33,6 @@ using OptimizerCache = WorkCache<WorkKey, WorkOnDevice>;
 inline bool any(const OptimizerScalars& s) {
   return s.step != nullptr || s.lr != nullptr || s.grad_scale != nullptr ||
          s.grad_norm != nullptr || s.found_inf != nullptr;
-}
-
-inline void check_gradients(const char* function, const GradientOptions& gradients,
-                            const OptimizerScalars& scalars) {
-  const auto refuse = [&](const char* what) {
-    throw std::invalid_argument(std::string(function) + ": " + what);
-  };
-  if (!(gradients.scale > 0.0) || !std::isfinite(gradients.scale)) {
-    refuse("the gradients' scale must be positive and finite");
-  }
-  if (!(gradients.max_norm >= 0.0)) refuse("max_norm must not be negative");
-  if (gradients.max_norm > 0.0 && scalars.grad_norm == nullptr) {
-    refuse("max_norm needs the gradients' norm, on the device");
-  }
 }
 
 // The gradients' addresses may change from step to step, their sizes seldom do: then the items,
@@ -99,5 +87,19 @@ void run_cuda_optimizer(OptimizerCache& cache, std::vector<WorkTensor> tensors,
         }
       });
 }
+
+// A case of the self-test in device memory.
+struct OptimizerCaseOnDevice {
+  explicit OptimizerCaseOnDevice(const OptimizerCase& c)
+      : p(c.p), g(c.g), m(c.m), v(c.v), copy(c.copy), ratio(c.ratio) {}
+  void download_to(OptimizerCase& c) const {
+    c.p = p.download(c.types.param, c.size);
+    c.m = m.download(c.types.state, c.size);
+    c.v = v.download(c.types.state, c.size);
+    c.copy = copy.download(c.copy.dtype(), c.size);
+    c.ratio = ratio.download(DType::f32, 1);
+  }
+  DeviceBuffer p, g, m, v, copy, ratio;
+};
 
 }  // namespace ds

@@ -78,39 +78,22 @@ struct WorkList {
   std::vector<WorkGroup> groups;
 };
 
-// Throws std::invalid_argument for whatever would read or write the wrong memory, as check_tensors.
+// Throws as check_tensors does.
 inline void check_work(const std::vector<WorkTensor>& tensors, const OptimizerNames& names) {
-  std::vector<detail::Range> ranges;
-  ranges.reserve(tensors.size() * (3 + kMaxStates));
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const WorkTensor& t = tensors[i];
-    const auto refuse = [&](const std::string& what) {
-      throw std::invalid_argument(std::string(names.function) + ": tensor " + std::to_string(i) +
-                                  ": " + what);
-    };
-    if (t.size < 0) refuse("the size is " + std::to_string(t.size));
-    for (DType dtype : {t.param_dtype, t.grad_dtype, t.state_dtype, t.copy_dtype}) {
-      if (dtype > DType::bf16) refuse("unknown dtype");
-    }
-    if (t.param_dtype != DType::f32 && t.state_dtype != DType::f32 &&
-        t.state_dtype != t.param_dtype) {
-      refuse(std::string("the state is ") + dtype_name(t.state_dtype) + "; with parameters of " +
-             dtype_name(t.param_dtype) + " it can be f32 or the same");
-    }
-    if (t.copy != nullptr && t.copy_dtype == DType::f32) refuse("a copy has 16 bits");
-    if (t.size == 0) continue;
-    const auto add = [&](const void* data, DType dtype, bool written, const char* name) {
-      ranges.push_back(
-          detail::checked_range(names.function, name, i, data, dtype, t.size, written));
-    };
-    add(t.param, t.param_dtype, true, "params");
-    add(t.grad, t.grad_dtype, false, "grads");
-    for (std::size_t s = 0; s < kMaxStates && names.states[s] != nullptr; ++s) {
-      add(t.states[s], t.state_dtype, true, names.states[s]);
-    }
-    if (t.copy != nullptr) add(t.copy, t.copy_dtype, true, "copies");
+  std::vector<OptimizerTensor> list;
+  list.reserve(tensors.size());
+  for (const WorkTensor& t : tensors) {
+    list.push_back({t.param,
+                    t.grad,
+                    {t.states[0], t.states[1]},
+                    t.size,
+                    t.param_dtype,
+                    t.grad_dtype,
+                    t.state_dtype,
+                    t.copy_dtype,
+                    t.copy});
   }
-  detail::check_apart(ranges, names.function);
+  check_tensors(list, names);
 }
 
 namespace detail {

@@ -1,17 +1,21 @@
 // The loop of an element-wise optimizer, for the code path DS_ISA. Included by an op's kernel file,
 // which for_each_isa.h compiles once per path; hence no #pragma once.
 //
-// A Rule has: `using Factors`; `static constexpr int kStates`; a constructor from Factors that
-// broadcasts them; update(param, grad, state0, state1), which computes one vector in place (with
-// one state, state1 is not to be used).
+// A Rule has: `using Factors`, with `grad_multiplier`; `static constexpr int kStates`; a
+// constructor from Factors that broadcasts them; update(param, grad, state0, state1), which
+// computes one vector in place (with one state, state1 is not to be used).
 
 namespace ds::DS_ISA {
 namespace {
 
-template <class Rule, class P, class G, class S>
-DS_TARGET void optimizer_loop(const Piece& piece, const void* factors) {
+// C is the type of the 16-bit copy of the new parameter, or NoCopy.
+template <class Rule, class C, class P, class G, class S>
+DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* factors) {
   // A copy in registers: the stores below could alias the factors for all the compiler knows.
   const Rule rule(*static_cast<const typename Rule::Factors*>(factors));
+  const Vec multiplier = set1(static_cast<const typename Rule::Factors*>(factors)->grad_multiplier);
+  constexpr bool kCopies = !std::is_same_v<C, NoCopy>;
+  [[maybe_unused]] C* const copy = static_cast<C*>(piece.copy);
   P* const p = static_cast<P*>(piece.param);
   const G* const g = static_cast<const G*>(piece.grad);
   S* const s0 = static_cast<S*>(piece.states[0]);
@@ -20,25 +24,38 @@ DS_TARGET void optimizer_loop(const Piece& piece, const void* factors) {
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     Vec param = load(p + i);
-    const Vec grad = load(g + i);
+    const Vec grad = load(g + i) * multiplier;
     Vec state0 = load(s0 + i);
     Vec state1 = state0;
     if constexpr (Rule::kStates > 1) state1 = load(s1 + i);
     rule.update(param, grad, state0, state1);
     store(p + i, param);
+    if constexpr (kCopies) store(copy + i, param);
     store(s0 + i, state0);
     if constexpr (Rule::kStates > 1) store(s1 + i, state1);
   }
   if (const std::int64_t rest = size - i; rest > 0) {
     Vec param = load(p + i, rest);
-    const Vec grad = load(g + i, rest);
+    const Vec grad = load(g + i, rest) * multiplier;
     Vec state0 = load(s0 + i, rest);
     Vec state1 = state0;
     if constexpr (Rule::kStates > 1) state1 = load(s1 + i, rest);
     rule.update(param, grad, state0, state1);
     store(p + i, param, rest);
+    if constexpr (kCopies) store(copy + i, param, rest);
     store(s0 + i, state0, rest);
     if constexpr (Rule::kStates > 1) store(s1 + i, state1, rest);
+  }
+}
+
+template <class Rule, class P, class G, class S>
+DS_TARGET void optimizer_loop(const Piece& piece, const void* factors) {
+  if (piece.copy == nullptr) {
+    optimizer_loop_copying<Rule, NoCopy, P, G, S>(piece, factors);
+  } else if (piece.copy_dtype == DType::bf16) {
+    optimizer_loop_copying<Rule, bf16, P, G, S>(piece, factors);
+  } else {
+    optimizer_loop_copying<Rule, f16, P, G, S>(piece, factors);
   }
 }
 
@@ -58,18 +75,9 @@ Kernel kernel_for_grad(DType grad) {
 // For types that check_tensors has passed.
 template <class Rule>
 Kernel kernel_for(const OptimizerTensor& tensor) {
-  const bool wide = tensor.state_dtype == DType::f32;
-  switch (tensor.param_dtype) {
-    case DType::f32:
-      return kernel_for_grad<Rule, float, float>(tensor.grad_dtype);
-    case DType::f16:
-      return wide ? kernel_for_grad<Rule, f16, float>(tensor.grad_dtype)
-                  : kernel_for_grad<Rule, f16, f16>(tensor.grad_dtype);
-    case DType::bf16:
-      return wide ? kernel_for_grad<Rule, bf16, float>(tensor.grad_dtype)
-                  : kernel_for_grad<Rule, bf16, bf16>(tensor.grad_dtype);
-  }
-  return nullptr;
+  return for_types(tensor, [&](auto param, auto state) {
+    return kernel_for_grad<Rule, decltype(param), decltype(state)>(tensor.grad_dtype);
+  });
 }
 
 }  // namespace

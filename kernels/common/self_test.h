@@ -179,8 +179,8 @@ class OnHost {
 // The paths that this machine can run, worst first, under DS_CPU_ISA.
 inline std::vector<CpuIsa> runnable_isas() {
   std::vector<CpuIsa> isas;
-  for (CpuIsa isa : {CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::avx512_bf16}) {
-    if (isa <= best_isa()) isas.push_back(isa);
+  for (CpuIsa isa : kAllIsas) {
+    if (runs(best_isa(), isa)) isas.push_back(isa);
   }
   return isas;
 }

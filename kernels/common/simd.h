@@ -276,3 +276,7 @@ DS_TARGET_AVX512_BF16 DS_INLINE void store(bf16* p, Vec x, std::int64_t n) {
 }  // namespace ds::avx512_bf16
 
 #endif  // __x86_64__
+
+#if defined(__aarch64__)
+#include "simd_neon.h"
+#endif

@@ -6,6 +6,7 @@
 
 #include "cpu_optimizer.h"
 #include "factors.h"
+#include "optimizer_factors.h"
 #include "reference.h"
 #include "self_test.h"
 
@@ -28,18 +29,7 @@ void check_options(const AdagradOptions& o) {
 }
 
 Kernel step_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernel_for<avx512_bf16::AdagradStep>(tensor);
-    case CpuIsa::avx512:
-      return avx512::kernel_for<avx512::AdagradStep>(tensor);
-    case CpuIsa::avx2:
-      return avx2::kernel_for<avx2::AdagradStep>(tensor);
-#endif
-    default:
-      return scalar::kernel_for<scalar::AdagradStep>(tensor);
-  }
+  return DS_ON_PATH(isa, step_kernel(tensor));
 }
 
 void self_test(CpuIsa isa, Comparison& comparison) {
@@ -72,10 +62,10 @@ void self_test(CpuIsa isa, Comparison& comparison) {
 }  // namespace
 
 void cpu_adagrad_step(const AdagradTensor* tensors, std::size_t count,
-                      const AdagradOptions& options, const CpuOptions& cpu) {
+                      const AdagradOptions& options, const CpuOptions& cpu,
+                      const GradientOptions& gradients, const OptimizerScalars& scalars) {
   check_options(options);
-  const AdagradFactors factors{static_cast<float>(options.lr), static_cast<float>(options.eps),
-                               static_cast<float>(options.weight_decay)};
+  check_gradients(kNames.function, gradients, scalars);
   std::vector<OptimizerTensor> list;
   list.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -86,9 +76,12 @@ void cpu_adagrad_step(const AdagradTensor* tensors, std::size_t count,
                     t.size,
                     t.param_dtype,
                     t.grad_dtype,
-                    t.state_dtype});
+                    t.state_dtype,
+                    t.copy_dtype,
+                    t.copy});
   }
-  run_optimizer(list, kNames, cpu, step_kernel, &factors);
+  run_optimizer(list, kNames, cpu, step_kernel,
+                [&] { return resolved_factors(options, gradients, scalars); });
 }
 
 }  // namespace ds

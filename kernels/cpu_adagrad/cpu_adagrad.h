@@ -19,15 +19,19 @@ struct AdagradTensor {
   std::int64_t size;
   DType param_dtype = DType::f32;
   DType grad_dtype = DType::f32;
-  DType state_dtype = DType::f32;  // f32, or as the parameter.
+  DType state_dtype = DType::f32;  // f32, or as the parameter; any for an f32 parameter.
+  DType copy_dtype = DType::bf16;  // Or f16.
+  void* copy = nullptr;            // Written: the new parameter in 16 bits, rounded once; or null.
 };
 
 struct AdagradOptions {
+  static constexpr bool kHasStep = false;
   double lr = 1e-2;
   double eps = 1e-10;
   double weight_decay = 0.0;
 };
 
+//   g  = g/scale, times max_norm/(norm + 1e-6) if the norm is larger than max_norm
 //   g += weight_decay·p
 //   v += g²
 //   p -= lr·g / (√v + eps)
@@ -38,7 +42,9 @@ struct AdagradOptions {
 // null or misaligned pointers, and memory that stands in the lists twice and is written. The caller
 // keeps the memory alive and untouched by others until it returns.
 DS_EXPORT void cpu_adagrad_step(const AdagradTensor* tensors, std::size_t count,
-                                const AdagradOptions& options, const CpuOptions& cpu = {});
+                                const AdagradOptions& options, const CpuOptions& cpu = {},
+                                const GradientOptions& gradients = {},
+                                const OptimizerScalars& scalars = {});
 
 }  // namespace ds
 

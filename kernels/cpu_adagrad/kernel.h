@@ -26,5 +26,9 @@ struct AdagradStep {
   }
 };
 
+inline Kernel step_kernel(const OptimizerTensor& tensor) {
+  return kernel_for<AdagradStep>(tensor);
+}
+
 }  // namespace
 }  // namespace ds::DS_ISA

@@ -1,23 +1,25 @@
 // torch.ops.ds.cpu_adam_step and cpu_adam_rollback; see cpu_adam.h for what they compute.
 
-#include "bind_torch.h"
+#include "bind_optimizer.h"
 
 #include "cpu_adam.h"
 
 namespace ds {
 namespace {
 
-using Function = void (*)(const AdamTensor*, std::size_t, const AdamOptions&, const CpuOptions&);
+using OptionalTensor = c10::optional<at::Tensor>;
 
 std::vector<binding::List> written(at::TensorList params, at::TensorList exp_avgs,
                                    at::TensorList exp_avg_sqs) {
   return {{"params", params}, {"exp_avgs", exp_avgs}, {"exp_avg_sqs", exp_avg_sqs}};
 }
 
-void run(const char* name, Function function, at::TensorList params, at::TensorList grads,
-         at::TensorList exp_avgs, at::TensorList exp_avg_sqs, const AdamOptions& options) {
+// `call(tensors)` computes.
+template <class Call>
+void run(const char* name, at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+         at::TensorList exp_avg_sqs, at::TensorList copies, const Call& call) {
   const auto lists = written(params, exp_avgs, exp_avg_sqs);
-  binding::check_lists(name, lists, {"grads", grads});
+  binding::check_step_lists(name, lists, {"grads", grads}, {"copies", copies});
   binding::check_on_cpu(name, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<AdamTensor> tensors;
@@ -28,9 +30,13 @@ void run(const char* name, Function function, at::TensorList params, at::TensorL
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
                        exp_avg_sqs[i].data_ptr(), params[i].numel(), binding::dtype_of(params[i]),
                        binding::dtype_of(grads[i]), binding::dtype_of(exp_avgs[i])});
+    if (copies.empty()) continue;
+    tensors.back().copy = copies[i].data_ptr();
+    tensors.back().copy_dtype = binding::dtype_of(copies[i]);
   }
-  function(tensors.data(), tensors.size(), options, binding::cpu_options());
+  call(tensors);
   binding::bump_versions(lists);
+  binding::bump_versions({{"copies", copies}});
 }
 
 AdamOptions to_options(std::int64_t step, double lr, double beta1, double beta2, double eps,
@@ -41,15 +47,35 @@ AdamOptions to_options(std::int64_t step, double lr, double beta1, double beta2,
 void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
               at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1, double beta2,
               double eps, double weight_decay, bool adamw, bool bias_correction) {
-  run("ds::cpu_adam_step", cpu_adam_step, params, grads, exp_avgs, exp_avg_sqs,
-      to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
+  run("ds::cpu_adam_step", params, grads, exp_avgs, exp_avg_sqs, {}, [&](const auto& tensors) {
+    cpu_adam_step(tensors.data(), tensors.size(),
+                  to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction),
+                  binding::cpu_options());
+  });
+}
+
+void step_copies_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                     at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t step,
+                     double lr, double beta1, double beta2, double eps, double weight_decay,
+                     bool adamw, bool bias_correction, double grad_scale, double max_norm,
+                     const OptionalTensor& grad_norm, const OptionalTensor& found_inf) {
+  constexpr const char* kName = "ds::cpu_adam_step";
+  run(kName, params, grads, exp_avgs, exp_avg_sqs, copies, [&](const auto& tensors) {
+    cpu_adam_step(tensors.data(), tensors.size(),
+                  to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction),
+                  binding::cpu_options(), {grad_scale, max_norm},
+                  binding::optimizer_scalars(kName, {}, {}, {}, grad_norm, found_inf, at::kCPU));
+  });
 }
 
 void rollback_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                   at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1,
                   double beta2, double eps, double weight_decay, bool adamw, bool bias_correction) {
-  run("ds::cpu_adam_rollback", cpu_adam_rollback, params, grads, exp_avgs, exp_avg_sqs,
-      to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction));
+  run("ds::cpu_adam_rollback", params, grads, exp_avgs, exp_avg_sqs, {}, [&](const auto& tensors) {
+    cpu_adam_rollback(tensors.data(), tensors.size(),
+                      to_options(step, lr, beta1, beta2, eps, weight_decay, adamw, bias_correction),
+                      binding::cpu_options());
+  });
 }
 
 // For torch.compile and fake tensors: the same errors, no arithmetic.
@@ -58,6 +84,14 @@ void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_a
                bool, bool) {
   binding::check_lists("ds::cpu_adam_step", written(params, exp_avgs, exp_avg_sqs),
                        {"grads", grads});
+}
+
+void step_copies_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                      at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t, double,
+                      double, double, double, double, bool, bool, double, double,
+                      const OptionalTensor&, const OptionalTensor&) {
+  binding::check_step_lists("ds::cpu_adam_step", written(params, exp_avgs, exp_avg_sqs),
+                            {"grads", grads}, {"copies", copies});
 }
 
 void rollback_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
@@ -76,6 +110,12 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "Tensor(c!)[] exp_avg_sqs, *, int step, float lr, float beta1=0.9, float beta2=0.999, "
       "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
   m.def(
+      "cpu_adam_step.copies(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
+      "Tensor(c!)[] exp_avg_sqs, Tensor(d!)[] copies, *, int step, float lr, float beta1=0.9, "
+      "float beta2=0.999, float eps=1e-8, float weight_decay=0.0, bool adamw=True, "
+      "bool bias_correction=True, float grad_scale=1.0, float max_norm=0.0, "
+      "Tensor? grad_norm=None, Tensor? found_inf=None) -> ()");
+  m.def(
       "cpu_adam_rollback(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
       "Tensor(c!)[] exp_avg_sqs, *, int step, float lr, float beta1=0.9, float beta2=0.999, "
       "float eps=1e-8, float weight_decay=0.0, bool adamw=True, bool bias_correction=True) -> ()");
@@ -85,16 +125,19 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
 // says so. The function checks both.
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_cpu));
+  m.impl("cpu_adam_step.copies", TORCH_FN(ds::step_copies_cpu));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_meta));
+  m.impl("cpu_adam_step.copies", TORCH_FN(ds::step_copies_meta));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_meta));
 }
 
 // torch 1.13 knows no way from here to Meta.
 TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
   m.impl("cpu_adam_step", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_adam_step.copies", torch::CppFunction::makeFallthrough());
   m.impl("cpu_adam_rollback", torch::CppFunction::makeFallthrough());
 }

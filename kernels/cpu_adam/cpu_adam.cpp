@@ -6,6 +6,7 @@
 
 #include "cpu_optimizer.h"
 #include "factors.h"
+#include "optimizer_factors.h"
 #include "reference.h"
 #include "self_test.h"
 
@@ -28,55 +29,12 @@ void check_options(const char* function, const AdamOptions& o) {
   if (!std::isfinite(o.weight_decay)) refuse("weight_decay must be finite", o.weight_decay);
 }
 
-AdamFactors factors_of(const AdamOptions& o) {
-  const auto step = static_cast<double>(o.step);
-  const double correction1 = o.bias_correction ? 1.0 - std::pow(o.beta1, step) : 1.0;
-  const double correction2 = o.bias_correction ? 1.0 - std::pow(o.beta2, step) : 1.0;
-  const double decay = o.adamw ? o.lr * o.weight_decay : 0.0;
-  AdamFactors f;
-  f.weight1 = static_cast<float>(1.0 - o.beta1);
-  f.rest1 = static_cast<float>(o.beta1);
-  f.weight2 = static_cast<float>(1.0 - o.beta2);
-  f.rest2 = static_cast<float>(o.beta2);
-  f.step_size = static_cast<float>(o.lr / correction1);
-  f.inv_correction2 = static_cast<float>(1.0 / std::sqrt(correction2));
-  f.eps = static_cast<float>(o.eps);
-  f.l2 = static_cast<float>(o.adamw ? 0.0 : o.weight_decay);
-  f.decay = static_cast<float>(decay);
-  f.undecay = static_cast<float>(decay / (1.0 - decay));
-  f.inv1 = static_cast<float>(1.0 / o.beta1);
-  f.inv2 = static_cast<float>(1.0 / o.beta2);
-  return f;
-}
-
 Kernel step_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernel_for<avx512_bf16::AdamStep>(tensor);
-    case CpuIsa::avx512:
-      return avx512::kernel_for<avx512::AdamStep>(tensor);
-    case CpuIsa::avx2:
-      return avx2::kernel_for<avx2::AdamStep>(tensor);
-#endif
-    default:
-      return scalar::kernel_for<scalar::AdamStep>(tensor);
-  }
+  return DS_ON_PATH(isa, step_kernel(tensor));
 }
 
 Kernel rollback_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernel_for<avx512_bf16::AdamRollback>(tensor);
-    case CpuIsa::avx512:
-      return avx512::kernel_for<avx512::AdamRollback>(tensor);
-    case CpuIsa::avx2:
-      return avx2::kernel_for<avx2::AdamRollback>(tensor);
-#endif
-    default:
-      return scalar::kernel_for<scalar::AdamRollback>(tensor);
-  }
+  return DS_ON_PATH(isa, rollback_kernel(tensor));
 }
 
 std::vector<OptimizerTensor> to_list(const AdamTensor* tensors, std::size_t count) {
@@ -90,7 +48,9 @@ std::vector<OptimizerTensor> to_list(const AdamTensor* tensors, std::size_t coun
                     t.size,
                     t.param_dtype,
                     t.grad_dtype,
-                    t.state_dtype});
+                    t.state_dtype,
+                    t.copy_dtype,
+                    t.copy});
   }
   return list;
 }
@@ -135,27 +95,30 @@ void self_test(CpuIsa isa, Comparison& comparison) {
 }  // namespace
 
 void cpu_adam_step(const AdamTensor* tensors, std::size_t count, const AdamOptions& options,
-                   const CpuOptions& cpu) {
+                   const CpuOptions& cpu, const GradientOptions& gradients,
+                   const OptimizerScalars& scalars) {
   constexpr OptimizerNames kNames{"ds::cpu_adam_step", {"exp_avgs", "exp_avg_sqs"}};
   check_options(kNames.function, options);
-  const AdamFactors factors = factors_of(options);
-  run_optimizer(to_list(tensors, count), kNames, cpu, step_kernel, &factors);
+  check_gradients(kNames.function, gradients, scalars);
+  run_optimizer(to_list(tensors, count), kNames, cpu, step_kernel,
+                [&] { return resolved_factors(options, gradients, scalars); });
 }
 
 void cpu_adam_rollback(const AdamTensor* tensors, std::size_t count, const AdamOptions& options,
-                       const CpuOptions& cpu) {
+                       const CpuOptions& cpu, const GradientOptions& gradients) {
   constexpr OptimizerNames kNames{"ds::cpu_adam_rollback", {"exp_avgs", "exp_avg_sqs"}};
   check_options(kNames.function, options);
   if (options.beta1 == 0.0 || options.beta2 == 0.0) {
     throw std::invalid_argument(std::string(kNames.function) +
                                 ": a step with a beta of 0 cannot be undone");
   }
-  const AdamFactors factors = factors_of(options);
+  check_gradients(kNames.function, gradients, {});
+  const AdamFactors factors = resolved_factors(options, gradients, {});
   if (!std::isfinite(factors.undecay)) {
     throw std::invalid_argument(std::string(kNames.function) +
                                 ": a step with lr times weight_decay of 1 cannot be undone");
   }
-  run_optimizer(to_list(tensors, count), kNames, cpu, rollback_kernel, &factors);
+  run_optimizer(to_list(tensors, count), kNames, cpu, rollback_kernel, [&] { return factors; });
 }
 
 }  // namespace ds

@@ -1,6 +1,6 @@
 // torch.ops.ds.cpu_lion_step; see cpu_lion.h for what it computes.
 
-#include "bind_torch.h"
+#include "bind_optimizer.h"
 
 #include "cpu_lion.h"
 
@@ -9,10 +9,14 @@ namespace {
 
 constexpr const char* kName = "ds::cpu_lion_step";
 
-void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs, double lr,
-              double beta1, double beta2, double weight_decay) {
+using OptionalTensor = c10::optional<at::Tensor>;
+
+void step_copies_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                     at::TensorList copies, double lr, double beta1, double beta2,
+                     double weight_decay, double grad_scale, double max_norm,
+                     const OptionalTensor& grad_norm, const OptionalTensor& found_inf) {
   const std::vector<binding::List> written = {{"params", params}, {"exp_avgs", exp_avgs}};
-  binding::check_lists(kName, written, {"grads", grads});
+  binding::check_step_lists(kName, written, {"grads", grads}, {"copies", copies});
   binding::check_on_cpu(kName, params);
   std::vector<at::Tensor> owned_grads;
   std::vector<LionTensor> tensors;
@@ -23,10 +27,28 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
     tensors.push_back({params[i].data_ptr(), owned_grads[i].data_ptr(), exp_avgs[i].data_ptr(),
                        params[i].numel(), binding::dtype_of(params[i]), binding::dtype_of(grads[i]),
                        binding::dtype_of(exp_avgs[i])});
+    if (copies.empty()) continue;
+    tensors.back().copy = copies[i].data_ptr();
+    tensors.back().copy_dtype = binding::dtype_of(copies[i]);
   }
   cpu_lion_step(tensors.data(), tensors.size(), {lr, beta1, beta2, weight_decay},
-                binding::cpu_options());
+                binding::cpu_options(), {grad_scale, max_norm},
+                binding::optimizer_scalars(kName, {}, {}, {}, grad_norm, found_inf, at::kCPU));
   binding::bump_versions(written);
+  binding::bump_versions({{"copies", copies}});
+}
+
+void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs, double lr,
+              double beta1, double beta2, double weight_decay) {
+  step_copies_cpu(params, grads, exp_avgs, {}, lr, beta1, beta2, weight_decay, 1.0, 0.0, {}, {});
+}
+
+// For torch.compile and fake tensors: the same errors, no arithmetic.
+void step_copies_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                      at::TensorList copies, double, double, double, double, double, double,
+                      const OptionalTensor&, const OptionalTensor&) {
+  binding::check_step_lists(kName, {{"params", params}, {"exp_avgs", exp_avgs}}, {"grads", grads},
+                            {"copies", copies});
 }
 
 void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs, double, double,
@@ -41,19 +63,27 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
   m.def(
       "cpu_lion_step(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, *, float lr, "
       "float beta1=0.9, float beta2=0.99, float weight_decay=0.0) -> ()");
+  m.def(
+      "cpu_lion_step.copies(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
+      "Tensor(c!)[] copies, *, float lr, float beta1=0.9, float beta2=0.99, float "
+      "weight_decay=0.0, float grad_scale=1.0, "
+      "float max_norm=0.0, Tensor? grad_norm=None, Tensor? found_inf=None) -> ()");
 }
 
 // Not for the key CPU: an empty list has no device, and tensors of another device get an error that
 // says so. The function checks both.
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_lion_step", TORCH_FN(ds::step_cpu));
+  m.impl("cpu_lion_step.copies", TORCH_FN(ds::step_copies_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_lion_step", TORCH_FN(ds::step_meta));
+  m.impl("cpu_lion_step.copies", TORCH_FN(ds::step_copies_meta));
 }
 
 // torch 1.13 knows no way from here to Meta.
 TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
   m.impl("cpu_lion_step", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_lion_step.copies", torch::CppFunction::makeFallthrough());
 }

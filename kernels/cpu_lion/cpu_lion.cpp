@@ -6,6 +6,7 @@
 
 #include "cpu_optimizer.h"
 #include "factors.h"
+#include "optimizer_factors.h"
 #include "reference.h"
 #include "self_test.h"
 
@@ -29,18 +30,7 @@ void check_options(const LionOptions& o) {
 }
 
 Kernel step_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernel_for<avx512_bf16::LionStep>(tensor);
-    case CpuIsa::avx512:
-      return avx512::kernel_for<avx512::LionStep>(tensor);
-    case CpuIsa::avx2:
-      return avx2::kernel_for<avx2::LionStep>(tensor);
-#endif
-    default:
-      return scalar::kernel_for<scalar::LionStep>(tensor);
-  }
+  return DS_ON_PATH(isa, step_kernel(tensor));
 }
 
 void self_test(CpuIsa isa, Comparison& comparison) {
@@ -75,15 +65,10 @@ void self_test(CpuIsa isa, Comparison& comparison) {
 }  // namespace
 
 void cpu_lion_step(const LionTensor* tensors, std::size_t count, const LionOptions& options,
-                   const CpuOptions& cpu) {
+                   const CpuOptions& cpu, const GradientOptions& gradients,
+                   const OptimizerScalars& scalars) {
   check_options(options);
-  const LionFactors factors{static_cast<float>(options.beta1),
-                            static_cast<float>(1.0 - options.beta1),
-                            static_cast<float>(1.0 - options.beta2),
-                            static_cast<float>(options.beta2),
-                            static_cast<float>(std::fabs(options.lr)),
-                            options.lr < 0 ? -1.0f : 1.0f,
-                            static_cast<float>(options.lr * options.weight_decay)};
+  check_gradients(kNames.function, gradients, scalars);
   std::vector<OptimizerTensor> list;
   list.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -94,9 +79,12 @@ void cpu_lion_step(const LionTensor* tensors, std::size_t count, const LionOptio
                     t.size,
                     t.param_dtype,
                     t.grad_dtype,
-                    t.state_dtype});
+                    t.state_dtype,
+                    t.copy_dtype,
+                    t.copy});
   }
-  run_optimizer(list, kNames, cpu, step_kernel, &factors);
+  run_optimizer(list, kNames, cpu, step_kernel,
+                [&] { return resolved_factors(options, gradients, scalars); });
 }
 
 }  // namespace ds

@@ -18,16 +18,20 @@ struct LionTensor {
   std::int64_t size;
   DType param_dtype = DType::f32;
   DType grad_dtype = DType::f32;
-  DType state_dtype = DType::f32;  // f32, or as the parameter.
+  DType state_dtype = DType::f32;  // f32, or as the parameter; any for an f32 parameter.
+  DType copy_dtype = DType::bf16;  // Or f16.
+  void* copy = nullptr;            // Written: the new parameter in 16 bits, rounded once; or null.
 };
 
 struct LionOptions {
+  static constexpr bool kHasStep = false;
   double lr = 1e-4;
   double beta1 = 0.9;
   double beta2 = 0.99;
   double weight_decay = 0.0;
 };
 
+//   g  = g/scale, times max_norm/(norm + 1e-6) if the norm is larger than max_norm
 //   c  = beta1·m + (1 - beta1)·g
 //   p -= lr·weight_decay·p
 //   p -= lr·sign(c)                 sign(0) = 0: what has no gradient and no momentum stays put;
@@ -39,7 +43,9 @@ struct LionOptions {
 // for options out of range, null or misaligned pointers, and memory that stands in the lists twice
 // and is written. The caller keeps the memory alive and untouched by others until it returns.
 DS_EXPORT void cpu_lion_step(const LionTensor* tensors, std::size_t count,
-                             const LionOptions& options, const CpuOptions& cpu = {});
+                             const LionOptions& options, const CpuOptions& cpu = {},
+                             const GradientOptions& gradients = {},
+                             const OptimizerScalars& scalars = {});
 
 }  // namespace ds
 

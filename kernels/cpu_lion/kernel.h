@@ -1,35 +1,13 @@
-// Lion's arithmetic for the code path DS_ISA; see for_each_isa.h. 20 bytes of traffic an element in
-// f32 and nothing slower than a multiplication: bound by memory outside the first caches.
+// Lion for the code path DS_ISA; see for_each_isa.h.
 
-#include "optimizer_loop.h"
+#include "lion_rule.h"
 
 namespace ds::DS_ISA {
 namespace {
 
-struct LionStep {
-  using Factors = LionFactors;
-  static constexpr int kStates = 1;
-  Vec beta1, weight1, weight2, rest2, lr_magnitude, lr_sign, decay;
-  bool has_decay, mostly_average2;
-
-  DS_TARGET DS_INLINE explicit LionStep(const LionFactors& f)
-      : beta1(set1(f.beta1)),
-        weight1(set1(f.weight1)),
-        weight2(set1(f.weight2)),
-        rest2(set1(f.rest2)),
-        lr_magnitude(set1(f.lr_magnitude)),
-        lr_sign(set1(f.lr_sign)),
-        decay(set1(f.decay)),
-        has_decay(f.decay != 0.0f),
-        mostly_average2(f.weight2 <= 0.5f) {}
-
-  DS_TARGET DS_INLINE void update(Vec& p, Vec g, Vec& m, Vec&) const {
-    Vec change = lr_sign * signed_step(beta1 * m + weight1 * g, lr_magnitude);
-    if (has_decay) change = change + decay * p;
-    p = p - change;
-    m = mostly_average2 ? m + weight2 * (g - m) : g + rest2 * (m - g);
-  }
-};
+inline Kernel step_kernel(const OptimizerTensor& tensor) {
+  return kernel_for<LionStep<LionFactors>>(tensor);
+}
 
 }  // namespace
 }  // namespace ds::DS_ISA

@@ -1,118 +1,65 @@
+// The op on the CPU, and the self-test of both devices.
+
 #include "fused_adam.h"
 
-#include <cmath>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
-#include "cuda_optimizer_host.cuh"
+#include "cpu_optimizer.h"
 #include "factors.h"
+#include "plan.h"
+#include "self_test_cases.h"
+#ifdef DS_WITH_CUDA
 #include "launch.h"
-#include "reference.h"
+#endif
+
+#define DS_KERNEL_FILE "kernel.h"
+#include "for_each_isa.h"
 
 namespace ds {
 namespace {
 
-constexpr OptimizerNames kNames{"ds::fused_adam_step", {"exp_avgs", "exp_avg_sqs"}};
-
-void check_options(const FusedAdamOptions& o) {
-  const auto refuse = [&](const char* what, double value) {
-    throw std::invalid_argument(std::string(kNames.function) + ": " + what + " (it is " +
-                                std::to_string(value) + ")");
-  };
-  if (o.step < 1) refuse("step counts from 1", static_cast<double>(o.step));
-  if (!(o.beta1 >= 0.0 && o.beta1 < 1.0)) refuse("beta1 must be in [0, 1)", o.beta1);
-  if (!(o.beta2 >= 0.0 && o.beta2 < 1.0)) refuse("beta2 must be in [0, 1)", o.beta2);
-  if (!(o.eps >= 0.0)) refuse("eps must not be negative", o.eps);
-  if (!std::isfinite(o.lr)) refuse("lr must be finite", o.lr);
-  if (!std::isfinite(o.weight_decay)) refuse("weight_decay must be finite", o.weight_decay);
+Kernel step_kernel(CpuIsa isa, const OptimizerTensor& tensor) {
+  return DS_ON_PATH(isa, step_kernel(tensor));
 }
 
-OptimizerCache& cache() {
-  // Never destroyed: at the end of a process the driver may be gone before its user.
-  static auto* const kept = new OptimizerCache;
-  return *kept;
-}
-
-// Sizes around a chunk and an odd offset, all types, with a copy and a scale.
-void self_test(int device, Comparison& comparison) {
-  constexpr std::int64_t kSize = 2 * kChunk + 331;
-  for (const OptimizerTypes& types : all_optimizer_types()) {
-    FusedAdamOptions options;
-    options.step = 3;
-    options.lr = 0.01;
-    options.weight_decay = 0.1;
-    options.adamw = types.grad != DType::f16;
-    const GradientOptions gradients{4.0, 0.0};
-    Buffer p(types.param, kSize), g(types.grad, kSize), m(types.state, kSize),
-        v(types.state, kSize), copy(DType::bf16, kSize);
-    Random random(7);
-    for (std::int64_t i = 0; i < kSize; ++i) {
-      p.set(i, random.next());
-      g.set(i, i % 11 == 0 ? 0.0 : 4.0 * random.next());
-      m.set(i, 0.1 * random.next());
-      v.set(i, std::fabs(0.01 * random.next()));
-    }
-    DeviceBuffer dp(p), dg(g), dm(m), dv(v), dc(copy);
-    const FusedAdamTensor tensor{dp.data(), dg.data(),   dm.data(),  dv.data(),   dc.data(),
-                                 kSize,     types.param, types.grad, types.state, DType::bf16};
-    fused_adam_step(&tensor, 1, options, gradients, {}, {device, nullptr});
-    const Buffer new_p = dp.download(types.param, kSize), new_m = dm.download(types.state, kSize),
-                 new_v = dv.download(types.state, kSize),
-                 new_copy = dc.download(DType::bf16, kSize);
-    for (std::int64_t i = 0; i < kSize; ++i) {
-      const FusedAdamExpected want =
-          fused_adam_reference(p.get(i), g.get(i), m.get(i), v.get(i), options, 0.25);
-      comparison.check("param", i, new_p, want.param);
-      comparison.check("exp_avg", i, new_m, want.exp_avg);
-      comparison.check("exp_avg_sq", i, new_v, want.exp_avg_sq);
-      comparison.check("copy", i, new_copy, want.param);
-    }
-    if (!new_p.guard_is_intact() || !new_m.guard_is_intact() || !new_v.guard_is_intact() ||
-        !new_copy.guard_is_intact()) {
-      comparison.fail("wrote behind the last element");
-    }
-  }
+void self_test(CpuIsa isa, Comparison& comparison) {
+  constexpr std::int64_t kSize = 331;  // Leaves a tail on every path.
+  fused_adam::test_all_types(comparison, kSize, [&](OptimizerCase& c, const auto&... options) {
+    const FusedAdamTensor tensor = fused_adam::tensor_of(c, c);
+    fused_adam_step(&tensor, 1, options..., {}, CpuOptions{1, isa});
+  });
 }
 
 }  // namespace
 
 void fused_adam_step(const FusedAdamTensor* tensors, std::size_t count,
                      const FusedAdamOptions& options, const GradientOptions& gradients,
-                     const OptimizerScalars& scalars, const CudaOptions& cuda) {
-  check_options(options);
-  check_gradients(kNames.function, gradients, scalars);
-  std::vector<WorkTensor> list;
+                     const OptimizerScalars& scalars, const CpuOptions& cpu) {
+  fused_adam::check_options(options);
+  check_gradients(fused_adam::kNames.function, gradients, scalars);
+  std::vector<OptimizerTensor> list;
   list.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const FusedAdamTensor& t = tensors[i];
     list.push_back({t.param,
                     t.grad,
                     {t.exp_avg, t.exp_avg_sq},
-                    t.copy,
                     t.size,
                     t.param_dtype,
                     t.grad_dtype,
                     t.state_dtype,
-                    t.copy_dtype});
+                    t.copy_dtype,
+                    t.copy});
   }
-  FusedAdamFactors given = factors_of(options);
-  given.grad_multiplier = static_cast<float>(1.0 / gradients.scale);
-  run_cuda_optimizer(
-      cache(), std::move(list), kNames, scalars, sizeof(FusedAdamFactors), cuda,
-      [&](void* factors, cudaStream_t stream) {
-        fused_adam_cuda::prepare(options, gradients, scalars,
-                                 static_cast<FusedAdamFactors*>(factors), stream);
-      },
-      [&](const WorkGroup& group, const WorkRow* rows, const std::uint32_t* items, void* factors,
-          cudaStream_t stream) {
-        fused_adam_cuda::launch(group, rows, items, given,
-                                static_cast<const FusedAdamFactors*>(factors), stream);
-      });
+  run_optimizer(list, fused_adam::kNames, cpu, step_kernel,
+                [&] { return resolved_factors(options, gradients, scalars); });
 }
 
 }  // namespace ds
 
 int ds_self_test_fused_adam(const char* device, char* detail, unsigned long detail_size) {
-  return ds::cuda_self_test(device, detail, detail_size, "15 type combinations", ds::self_test);
+#ifdef DS_WITH_CUDA
+  if (ds::names_cuda(device)) return ds::fused_adam_cuda::self_test(device, detail, detail_size);
+#endif
+  return ds::cpu_self_test(device, detail, detail_size, "19 type combinations", ds::self_test);
 }

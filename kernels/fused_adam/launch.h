@@ -14,4 +14,7 @@ void prepare(const FusedAdamOptions& options, const GradientOptions& gradients,
 void launch(const WorkGroup& group, const WorkRow* rows, const std::uint32_t* items,
             const FusedAdamFactors& given, const FusedAdamFactors* computed, void* stream);
 
+// ds_self_test_fused_adam for a device of CUDA's.
+int self_test(const char* device, char* detail, unsigned long detail_size);
+
 }  // namespace ds::fused_adam_cuda

@@ -1,6 +1,6 @@
 // torch.ops.ds.fused_lamb_step; see fused_lamb.h for what it computes.
 
-#include "bind_torch_cuda.cuh"
+#include "bind_optimizer.h"
 
 #include "fused_lamb.h"
 
@@ -18,20 +18,20 @@ std::vector<binding::List> written(at::TensorList params, at::TensorList exp_avg
 
 void check(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
            at::TensorList exp_avg_sqs, at::TensorList copies) {
-  binding::check_cuda_lists(kName, written(params, exp_avgs, exp_avg_sqs), {"grads", grads},
+  binding::check_step_lists(kName, written(params, exp_avgs, exp_avg_sqs), {"grads", grads},
                             {"copies", copies});
 }
 
-void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
-               at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t step, double lr,
-               double beta1, double beta2, double eps, double weight_decay, double min_ratio,
-               double max_ratio, bool bias_correction, bool eps_inside_sqrt, double grad_scale,
-               double max_norm, const OptionalTensor& step_on_device,
-               const OptionalTensor& lr_on_device, const OptionalTensor& grad_scale_on_device,
-               const OptionalTensor& grad_norm, const OptionalTensor& found_inf,
-               const OptionalTensor& trust_ratios) {
+void step_lists(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                at::TensorList exp_avg_sqs, at::TensorList copies, std::int64_t step, double lr,
+                double beta1, double beta2, double eps, double weight_decay, double min_ratio,
+                double max_ratio, bool bias_correction, bool eps_inside_sqrt, double grad_scale,
+                double max_norm, const OptionalTensor& step_on_device,
+                const OptionalTensor& lr_on_device, const OptionalTensor& grad_scale_on_device,
+                const OptionalTensor& grad_norm, const OptionalTensor& found_inf,
+                const OptionalTensor& trust_ratios) {
   check(params, grads, exp_avgs, exp_avg_sqs, copies);
-  if (!binding::on_one_cuda_device(kName, params)) return;
+  if (!binding::on_one_device(kName, params)) return;
   const at::Device device = params[0].device();
   const OptimizerScalars scalars = binding::optimizer_scalars(
       kName, step_on_device, lr_on_device, grad_scale_on_device, grad_norm, found_inf, device);
@@ -65,11 +65,13 @@ void step_cuda(at::TensorList params, at::TensorList grads, at::TensorList exp_a
     }
     tensors.push_back(t);
   }
-  fused_lamb_step(tensors.data(), tensors.size(),
-                  {step, lr, beta1, beta2, eps, weight_decay, min_ratio, max_ratio, bias_correction,
-                   eps_inside_sqrt},
-                  {grad_scale, max_norm}, scalars, ratios,
-                  {device.index(), binding::current_stream(device)});
+  const FusedLambOptions options{
+      step,         lr,        beta1,     beta2,           eps,
+      weight_decay, min_ratio, max_ratio, bias_correction, eps_inside_sqrt};
+  binding::on_device_of(params[0], [&](const auto& where) {
+    fused_lamb_step(tensors.data(), tensors.size(), options, {grad_scale, max_norm}, scalars,
+                    ratios, where);
+  });
   binding::bump_versions(written(params, exp_avgs, exp_avg_sqs));
   binding::bump_versions({{"copies", copies}});
 }
@@ -99,10 +101,10 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "Tensor(f!)? trust_ratios=None) -> ()");
 }
 
-// Not for the key CUDA: an empty list has no device, and tensors of another device get an error
-// that says so. The function checks both.
+// Not for the keys of devices: an empty list has no device, and tensors of another device get an
+// error that says so. The function checks both.
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
-  m.impl("fused_lamb_step", TORCH_FN(ds::step_cuda));
+  m.impl("fused_lamb_step", TORCH_FN(ds::step_lists));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {

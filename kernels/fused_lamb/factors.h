@@ -44,4 +44,15 @@ DS_HOST_DEVICE inline FusedLambFactors factors_of(const FusedLambOptions& o) {
   return f;
 }
 
+// Sums over a tensor, or a part of it.
+struct NormSquares {
+  double p, u;
+};
+
+DS_HOST_DEVICE inline float trust_ratio(const FusedLambFactors& f, const NormSquares& sum) {
+  if (sum.p == 0.0 || sum.u == 0.0) return 1.0f;
+  const auto ratio = static_cast<float>(std::sqrt(sum.p / sum.u));
+  return ratio < f.min_ratio ? f.min_ratio : ratio > f.max_ratio ? f.max_ratio : ratio;
+}
+
 }  // namespace ds

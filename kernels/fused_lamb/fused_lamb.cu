@@ -147,12 +147,6 @@ __device__ __forceinline__ NormSquares sum_over_warp(NormSquares sum) {
   return sum;
 }
 
-__device__ __forceinline__ float trust_ratio(const FusedLambFactors& f, const NormSquares& sum) {
-  if (sum.p == 0.0 || sum.u == 0.0) return 1.0f;
-  const float ratio = static_cast<float>(sqrt(sum.p / sum.u));
-  return ratio < f.min_ratio ? f.min_ratio : ratio > f.max_ratio ? f.max_ratio : ratio;
-}
-
 template <class P, int N>
 __device__ __forceinline__ void store_params(const WorkRow& row, std::int64_t at,
                                              const float* values) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// LAMB on a GPU, in place, over a list of tensors. No torch, no CUDA header.
+// LAMB, in place, over a list of tensors, on the CPU or a GPU. No torch, no CUDA header.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace ds {
 
-// One parameter and what belongs to it: runs of `size` elements in device memory, in the same
-// order.
+// One parameter and what belongs to it: runs of `size` elements in one order, in the memory of the
+// device that computes.
 struct FusedLambTensor {
   void* param;        // Read and written.
   const void* grad;   // Read.
@@ -48,15 +48,25 @@ struct FusedLambOptions {
 //
 // m and v count as they are stored, so with states of 16 bits u is made of rounded ones.
 //
-// One launch for all tensors of the same types, after one that resets its counters, and one of a
-// single thread if a number lies on the device. The same bits in every run. The list is kept in
-// device memory and copied there only if it changed; a CUDA graph may capture the step. Throws
-// std::invalid_argument, before anything is launched, for options out of range, null or misaligned
-// pointers, and memory that stands in the lists twice and is written, and std::runtime_error if
-// CUDA fails. Any thread may call it.
+// `scalars` lie where the tensors do. Throws std::invalid_argument, before anything is written, for
+// options out of range, null or misaligned pointers, and memory that stands in the lists twice and
+// is written. The caller keeps the memory alive and untouched by others until the step is done.
 //
-// `trust_ratios`, if not null, lies on the device and receives r of each tensor, as `count` floats;
+// `trust_ratios`, if not null, receives r of each tensor, as `count` floats where the tensors are;
 // that of an empty tensor, and all of them in a skipped step, are left as they were.
+//
+// On the CPU the result does not depend on the number of threads nor on the code path, to the last
+// bit; denormals count, and rounding is to nearest even.
+DS_EXPORT void fused_lamb_step(const FusedLambTensor* tensors, std::size_t count,
+                               const FusedLambOptions& options, const GradientOptions& gradients,
+                               const OptimizerScalars& scalars, float* trust_ratios,
+                               const CpuOptions& cpu);
+
+// On a GPU, in a library that was built with CUDA: one launch for all tensors of the same types,
+// after one that resets its counters, and one of a single thread if a number lies on the device.
+// The same bits in every run. The list is kept in device memory and copied there only if it
+// changed; a CUDA graph may capture the step. Throws std::runtime_error if CUDA fails. Any thread
+// may call it.
 DS_EXPORT void fused_lamb_step(const FusedLambTensor* tensors, std::size_t count,
                                const FusedLambOptions& options,
                                const GradientOptions& gradients = {},

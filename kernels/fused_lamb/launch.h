@@ -7,10 +7,6 @@
 
 namespace ds::fused_lamb_cuda {
 
-struct NormSquares {
-  double p, u;
-};
-
 // Device memory of one launch, for one group.
 struct Scratch {
   std::uint32_t* ticket;      // Zero before the launch, as
@@ -26,5 +22,8 @@ void prepare(const FusedLambOptions& options, const GradientOptions& gradients,
 void launch(const LambGroup& group, const LambRow* rows, const LambItem* items,
             const Scratch& scratch, const FusedLambFactors& given, const FusedLambFactors* computed,
             float* trust_ratios, int multiprocessors, void* stream);
+
+// ds_self_test_fused_lamb for a device of CUDA's.
+int self_test(const char* device, char* detail, unsigned long detail_size);
 
 }  // namespace ds::fused_lamb_cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// Lion on a GPU, in place, over a list of tensors. No torch, no CUDA header.
+// Lion, in place, over a list of tensors, on the CPU or a GPU. No torch, no CUDA header.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace ds {
 
-// One parameter and what belongs to it: runs of `size` elements in device memory, in the same
-// order.
+// One parameter and what belongs to it: runs of `size` elements in one order, in the memory of the
+// device that computes.
 struct FusedLionTensor {
   void* param;        // Read and written.
   const void* grad;   // Read.
@@ -39,12 +39,21 @@ struct FusedLionOptions {
 //                                   sign(NaN) = NaN: a bad gradient is not hidden
 //   m  = beta2·m + (1 - beta2)·g
 //
-// One launch for all tensors of the same types, and a second, of one thread, if a number lies on
-// the device. The same bits in every run and on every architecture; with the same numbers from the
-// host the bits of cpu_lion_step. The list is kept in device memory and copied there only if it
-// changed; a CUDA graph may capture the step. Throws std::invalid_argument, before anything is
-// launched, for options out of range, null or misaligned pointers, and memory that stands in the
-// lists twice and is written, and std::runtime_error if CUDA fails. Any thread may call it.
+// `scalars` lie where the tensors do. Throws std::invalid_argument, before anything is written, for
+// options out of range, null or misaligned pointers, and memory that stands in the lists twice and
+// is written. The caller keeps the memory alive and untouched by others until the step is done.
+//
+// On the CPU the result does not depend on the number of threads nor on the code path, to the last
+// bit; denormals count, and rounding is to nearest even.
+DS_EXPORT void fused_lion_step(const FusedLionTensor* tensors, std::size_t count,
+                               const FusedLionOptions& options, const GradientOptions& gradients,
+                               const OptimizerScalars& scalars, const CpuOptions& cpu);
+
+// On a GPU, in a library that was built with CUDA: one launch for all tensors of the same types,
+// and a second, of one thread, if a number lies on the device. The same bits in every run and on
+// every architecture; with the same numbers from the host the bits of the CPU. The list is kept in
+// device memory and copied there only if it changed; a CUDA graph may capture the step. Throws
+// std::runtime_error if CUDA fails. Any thread may call it.
 DS_EXPORT void fused_lion_step(const FusedLionTensor* tensors, std::size_t count,
                                const FusedLionOptions& options,
                                const GradientOptions& gradients = {},

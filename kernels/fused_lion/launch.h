@@ -14,4 +14,7 @@ void prepare(const FusedLionOptions& options, const GradientOptions& gradients,
 void launch(const WorkGroup& group, const WorkRow* rows, const std::uint32_t* items,
             const FusedLionFactors& given, const FusedLionFactors* computed, void* stream);
 
+// ds_self_test_fused_lion for a device of CUDA's.
+int self_test(const char* device, char* detail, unsigned long detail_size);
+
 }  // namespace ds::fused_lion_cuda

@@ -56,6 +56,10 @@ TEST(CpuIsa, The_cap_lowers_and_never_raises) {
   EXPECT_EQ(capped_isa(CpuIsa::avx2, "avx512_bf16"), CpuIsa::avx2);
   EXPECT_EQ(capped_isa(CpuIsa::avx512_bf16, "scalar"), CpuIsa::scalar);
   EXPECT_THROW(capped_isa(CpuIsa::avx2, "avx"), std::invalid_argument);
+  EXPECT_EQ(capped_isa(CpuIsa::neon, "scalar"), CpuIsa::scalar);
+  EXPECT_EQ(capped_isa(CpuIsa::neon, "neon"), CpuIsa::neon);
+  EXPECT_EQ(capped_isa(CpuIsa::neon, "avx2"), CpuIsa::scalar) << "one variable for all machines";
+  EXPECT_EQ(capped_isa(CpuIsa::avx512, "neon"), CpuIsa::scalar);
 }
 
 TEST(CpuIsa, This_machine_agrees_with_the_compiler) {
@@ -66,8 +70,9 @@ TEST(CpuIsa, This_machine_agrees_with_the_compiler) {
 }
 
 TEST(CpuIsa, A_path_that_this_machine_lacks_is_refused) {
-  if (isa_of(read_cpuid()) == CpuIsa::avx512_bf16) GTEST_SKIP() << "this machine has every path";
-  EXPECT_THROW(resolve_isa(CpuIsa::avx512_bf16), std::invalid_argument);
+  const CpuIsa lacked = isa_of_this_machine() == CpuIsa::neon ? CpuIsa::avx512_bf16 : CpuIsa::neon;
+  EXPECT_THROW(resolve_isa(lacked), std::invalid_argument);
+  EXPECT_EQ(resolve_isa(CpuIsa::scalar), CpuIsa::scalar);
 }
 
 }  // namespace

@@ -142,15 +142,27 @@ TEST(CheckTensors, Null_misaligned_and_negative_are_refused) {
   EXPECT_EQ(refusal({bad}), "ds::some_step: tensor 0: the size exceeds the memory");
 }
 
-TEST(CheckTensors, States_narrower_than_the_parameter_are_refused) {
+TEST(CheckTensors, States_of_another_16_bit_type_than_the_parameter_are_refused) {
   std::vector<float> memory(40);
   OptimizerTensor bad = tensor(memory.data(), 10);
   bad.state_dtype = DType::bf16;
-  EXPECT_EQ(refusal({bad}),
-            "ds::some_step: tensor 0: the state is bf16; with parameters of f32 it can be f32 or "
-            "the same");
+  EXPECT_EQ(refusal({bad}), "") << "of an f32 parameter they may be of any type";
   bad.param_dtype = DType::f16;
-  EXPECT_THAT(refusal({bad}), testing::HasSubstr("with parameters of f16"));
+  EXPECT_EQ(refusal({bad}),
+            "ds::some_step: tensor 0: the state is bf16; with parameters of f16 it can be f32 or "
+            "the same");
+}
+
+TEST(CheckTensors, A_copy_has_16_bits_and_memory_of_its_own) {
+  std::vector<float> memory(50);
+  OptimizerTensor one = tensor(memory.data(), 10);
+  one.copy = memory.data() + 40;
+  EXPECT_EQ(refusal({one}), "");
+  one.copy_dtype = DType::f32;
+  EXPECT_EQ(refusal({one}), "ds::some_step: tensor 0: a copy has 16 bits");
+  one.copy_dtype = DType::f16;
+  one.copy = memory.data() + 39;
+  EXPECT_EQ(refusal({one}), "ds::some_step: exp_avg_sqs[0] and copies[0] share memory");
 }
 
 }  // namespace

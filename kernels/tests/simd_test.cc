@@ -24,12 +24,7 @@ namespace ds {
 namespace {
 
 const Words& words_of(CpuIsa isa) {
-#if defined(__x86_64__)
-  if (isa == CpuIsa::avx512_bf16) return avx512_bf16::words();
-  if (isa == CpuIsa::avx512) return avx512::words();
-  if (isa == CpuIsa::avx2) return avx2::words();
-#endif
-  return scalar::words();
+  return DS_ON_PATH(isa, words());
 }
 
 constexpr std::int64_t kMultiple = 16;  // Of the lanes of every path.
@@ -68,7 +63,8 @@ std::vector<std::uint16_t> all_halves() {
 class Simd : public testing::TestWithParam<CpuIsa> {
  protected:
   void SetUp() override {
-    if (GetParam() > best_isa()) GTEST_SKIP() << "this machine has no " << isa_name(GetParam());
+    if (!runs(best_isa(), GetParam()))
+      GTEST_SKIP() << "this machine has no " << isa_name(GetParam());
   }
 };
 
@@ -158,9 +154,7 @@ TEST_P(Simd, Roots_are_those_of_the_scalar_code_and_of_what_is_not_negative) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, Simd,
-                         testing::Values(CpuIsa::scalar, CpuIsa::avx2, CpuIsa::avx512,
-                                         CpuIsa::avx512_bf16),
+INSTANTIATE_TEST_SUITE_P(Paths, Simd, testing::ValuesIn(kAllIsas),
                          [](const auto& path) { return isa_name(path.param); });
 
 }  // namespace

@@ -1,0 +1,13 @@
+// Adam for the code path DS_ISA; see for_each_isa.h.
+
+#include "adam_rule.h"
+
+namespace ds::DS_ISA {
+namespace {
+
+inline Kernel step_kernel(const OptimizerTensor& tensor) {
+  return kernel_for<AdamStep<FusedAdamFactors>>(tensor);
+}
+
+}  // namespace
+}  // namespace ds::DS_ISA

@@ -1,0 +1,33 @@
+#pragma once
+
+// What a call is refused for: the same words on the CPU and on a GPU.
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "cpu_optimizer.h"
+#include "fused_lamb.h"
+#include "optimizer_factors.h"
+
+namespace ds::fused_lamb {
+
+inline constexpr OptimizerNames kNames{"ds::fused_lamb_step", {"exp_avgs", "exp_avg_sqs"}};
+
+// Throws std::invalid_argument for options out of range.
+inline void check_options(const FusedLambOptions& o) {
+  const auto refuse = [&](const char* what, double value) {
+    throw std::invalid_argument(std::string(kNames.function) + ": " + what + " (it is " +
+                                std::to_string(value) + ")");
+  };
+  if (o.step < 1) refuse("step counts from 1", static_cast<double>(o.step));
+  if (!(o.beta1 >= 0.0 && o.beta1 < 1.0)) refuse("beta1 must be in [0, 1)", o.beta1);
+  if (!(o.beta2 >= 0.0 && o.beta2 < 1.0)) refuse("beta2 must be in [0, 1)", o.beta2);
+  if (!(o.eps >= 0.0)) refuse("eps must not be negative", o.eps);
+  if (!std::isfinite(o.lr)) refuse("lr must be finite", o.lr);
+  if (!std::isfinite(o.weight_decay)) refuse("weight_decay must be finite", o.weight_decay);
+  if (!(o.min_ratio >= 0.0)) refuse("min_ratio must not be negative", o.min_ratio);
+  if (!(o.max_ratio >= o.min_ratio)) refuse("max_ratio must not be below min_ratio", o.max_ratio);
+}
+
+}  // namespace ds::fused_lamb
