@@ -212,6 +212,8 @@ Result<std::vector<BuiltOp>> read_ops(const fs::path& tree) {
       op.library = row.value("library", "");
       if (row.at("state") != "configured") {
         op.error = {row.value("reason", "it cannot be built here"), row.value("help", "")};
+      } else {
+        op.without_cuda = {row.value("reason", ""), row.value("help", "")};
       }
       ops.push_back(std::move(op));
     }

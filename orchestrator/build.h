@@ -34,7 +34,8 @@ struct BuiltOp {
   std::vector<std::string> devices;
   std::string library;  // In the release: "lib/libds_cpu_adam.so".
   bool built = false;
-  Error error;  // If not built.
+  Error error;         // If not built.
+  Error without_cuda;  // Why code for devices is missing in what was built; else empty.
 };
 
 struct BuildResult {

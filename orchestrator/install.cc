@@ -234,14 +234,22 @@ std::string list_of(const std::vector<std::string>& names) {
 
 // Ops for devices that the hosts have and that could not be made: one line for each reason.
 void tell_left_out(const BuildResult& build, World& world) {
-  std::map<std::string, std::vector<std::string>> reasons;
-  for (const BuiltOp& op : build.left_out) {
-    reasons[fmt::format("{}{}{}", op.error.what,
-                        op.error.help.empty() ? "" : "\n  help: ", op.error.help)]
-        .push_back(op.name);
+  using Reasons = std::map<std::string, std::vector<std::string>>;
+  Reasons ops, codes;
+  auto add = [](Reasons& to, const Error& why, const std::string& name) {
+    to[fmt::format("{}{}{}", why.what, why.help.empty() ? "" : "\n  help: ", why.help)].push_back(
+        name);
+  };
+  for (const BuiltOp& op : build.left_out) add(ops, op.error, op.name);
+  for (const BuiltOp& op : build.ops) {
+    if (!op.without_cuda.what.empty()) add(codes, op.without_cuda, op.name);
   }
-  for (const auto& [reason, names] : reasons) {
+  for (const auto& [reason, names] : ops) {
     world.progress.warning(fmt::format("left out, {}: {}", list_of(names), reason));
+  }
+  for (const auto& [reason, names] : codes) {
+    world.progress.warning(
+        fmt::format("left out, the code for devices of {}: {}", list_of(names), reason));
   }
 }
 

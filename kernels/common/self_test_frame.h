@@ -11,6 +11,12 @@
 
 namespace ds {
 
+// Whether a self-test's device is one of CUDA's, for an op that has code for the CPU as well and
+// takes that if no device is named.
+inline bool names_cuda(const char* device) {
+  return device != nullptr && std::string_view(device).substr(0, 4) == "cuda";
+}
+
 // `body(say)` returns a DS_SELF_TEST_*, and says its detail with say(text). Another device than the
 // CPU is skipped, and what the body throws is a wrong op.
 template <class Body>

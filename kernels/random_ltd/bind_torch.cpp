@@ -2,7 +2,7 @@
 // mask_gather_gpt; see random_ltd.h for what they compute. Activations are [N, S, C] or [S, N, C],
 // indices int32 [N, kept]; gathers and scatters can be differentiated.
 
-#include "bind_torch_cuda.cuh"
+#include "bind_devices.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -17,10 +17,6 @@ constexpr const char* kScatter = "ds::token_scatter";
 constexpr const char* kScatterInPlace = "ds::token_scatter_";
 constexpr const char* kBert = "ds::mask_gather_bert";
 constexpr const char* kGpt = "ds::mask_gather_gpt";
-
-CudaOptions options_of(const at::Tensor& tensor) {
-  return {tensor.device().index(), binding::current_stream(tensor.device())};
-}
 
 void check_indices(const char* name, const at::Tensor& indices, std::int64_t dim,
                    const at::Tensor& beside) {
@@ -40,14 +36,15 @@ void check_sort(const at::Tensor& ids, std::int64_t tokens) {
       ": the ids are not contiguous, so they cannot be sorted in place: ", binding::describe(ids));
   TORCH_CHECK(tokens >= 0, kSort, ": the number of tokens is ", tokens);
 }
-void sort_cuda(const at::Tensor& ids, std::int64_t tokens) {
+void sort_ids(const at::Tensor& ids, std::int64_t tokens) {
   check_sort(ids, tokens);
   if (ids.numel() == 0) return;
   const at::Tensor before = tokens > kTokenSortInPlace ? ids.clone() : ids;
   const std::int64_t size = ids.size(-1);
-  token_sort({static_cast<const std::int32_t*>(before.data_ptr()),
-              static_cast<std::int32_t*>(ids.data_ptr()), ids.numel() / size, size, tokens},
-             options_of(ids));
+  const TokenSort call{static_cast<const std::int32_t*>(before.data_ptr()),
+                       static_cast<std::int32_t*>(ids.data_ptr()), ids.numel() / size, size,
+                       tokens};
+  binding::on_device_of(ids, [&](const auto& options) { token_sort(call, options); });
   binding::bump_versions({{"ids", ids}});
 }
 void sort_meta(const at::Tensor& ids, std::int64_t tokens) {
@@ -114,11 +111,12 @@ at::Tensor gather_meta(const at::Tensor& activations, const at::Tensor& indices,
   check_activations(kGather, "activations", activations, indices, batch_first);
   return at::empty(kept_shape(activations, indices, batch_first), activations.options());
 }
-at::Tensor gather_cuda(const at::Tensor& activations, const at::Tensor& indices, bool batch_first) {
+at::Tensor gather(const at::Tensor& activations, const at::Tensor& indices, bool batch_first) {
   at::Tensor out = gather_meta(activations, indices, batch_first);
   if (out.numel() == 0) return out;
   const at::Tensor all = dense_channels(activations), dense_indices = indices.contiguous();
-  token_gather(rows_of(all, out, dense_indices, batch_first), options_of(all));
+  const TokenRows rows = rows_of(all, out, dense_indices, batch_first);
+  binding::on_device_of(all, [&](const auto& options) { token_gather(rows, options); });
   return out;
 }
 
@@ -130,12 +128,13 @@ void scatter_into_meta(const at::Tensor& all, const at::Tensor& layer, const at:
               "place: ",
               binding::describe(all));
 }
-void scatter_into_cuda(const at::Tensor& all, const at::Tensor& layer, const at::Tensor& indices,
-                       bool batch_first) {
+void scatter_into(const at::Tensor& all, const at::Tensor& layer, const at::Tensor& indices,
+                  bool batch_first) {
   scatter_into_meta(all, layer, indices, batch_first);
   if (layer.numel() == 0) return;
   const at::Tensor kept = dense_channels(layer), dense_indices = indices.contiguous();
-  token_scatter(rows_of(all, kept, dense_indices, batch_first), options_of(all));
+  const TokenRows rows = rows_of(all, kept, dense_indices, batch_first);
+  binding::on_device_of(all, [&](const auto& options) { token_scatter(rows, options); });
   binding::bump_versions({{"all_activations", all}});
 }
 
@@ -144,13 +143,14 @@ at::Tensor scatter_meta(const at::Tensor& all, const at::Tensor& layer, const at
   check_scatter(kScatter, all, layer, indices, batch_first);
   return at::empty(all.sizes(), all.options());
 }
-at::Tensor scatter_cuda(const at::Tensor& all, const at::Tensor& layer, const at::Tensor& indices,
-                        bool batch_first) {
+at::Tensor scatter(const at::Tensor& all, const at::Tensor& layer, const at::Tensor& indices,
+                   bool batch_first) {
   check_scatter(kScatter, all, layer, indices, batch_first);
   at::Tensor out = all.clone(at::MemoryFormat::Contiguous);
   if (layer.numel() == 0) return out;
   const at::Tensor kept = dense_channels(layer), dense_indices = indices.contiguous();
-  token_scatter(rows_of(out, kept, dense_indices, batch_first), options_of(out));
+  const TokenRows rows = rows_of(out, kept, dense_indices, batch_first);
+  binding::on_device_of(out, [&](const auto& options) { token_scatter(rows, options); });
   return out;
 }
 
@@ -172,14 +172,16 @@ at::Tensor bert_meta(const at::Tensor& mask, const at::Tensor& indices) {
   return at::empty({indices.size(0), indices.size(1), 1, indices.size(2), indices.size(2)},
                    mask.options());
 }
-at::Tensor bert_cuda(const at::Tensor& mask, const at::Tensor& indices) {
+at::Tensor bert(const at::Tensor& mask, const at::Tensor& indices) {
   at::Tensor out = bert_meta(mask, indices);
   if (out.numel() == 0) return out;
   const at::Tensor dense = mask.contiguous(), dense_indices = indices.contiguous();
-  mask_gather({dense.data_ptr(), static_cast<const std::int32_t*>(dense_indices.data_ptr()),
-               out.data_ptr(), indices.size(0), indices.size(1), mask.size(3), indices.size(2),
-               static_cast<int>(mask.element_size())},
-              options_of(mask));
+  const MaskGather call{
+      dense.data_ptr(), static_cast<const std::int32_t*>(dense_indices.data_ptr()),
+      out.data_ptr(),   indices.size(0),
+      indices.size(1),  mask.size(3),
+      indices.size(2),  static_cast<int>(mask.element_size())};
+  binding::on_device_of(mask, [&](const auto& options) { mask_gather(call, options); });
   return out;
 }
 
@@ -189,7 +191,7 @@ at::Tensor gpt_meta(const at::Tensor& mask, std::int64_t kept) {
               " tokens are asked for");
   return at::empty({mask.size(0), 1, kept, kept}, mask.options());
 }
-at::Tensor gpt_cuda(const at::Tensor& mask, std::int64_t kept) {
+at::Tensor gpt(const at::Tensor& mask, std::int64_t kept) {
   at::Tensor out = gpt_meta(mask, kept);
   if (out.numel() == 0) return out;
   const at::Tensor dense = mask.contiguous();
@@ -205,7 +207,7 @@ at::Tensor gpt_cuda(const at::Tensor& mask, std::int64_t kept) {
   rows.all_token_stride = tokens * size;
   rows.kept_batch_stride = kept * kept * size;
   rows.kept_token_stride = kept * size;
-  token_gather(rows, options_of(mask));
+  binding::on_device_of(mask, [&](const auto& options) { token_gather(rows, options); });
   return out;
 }
 
@@ -286,6 +288,15 @@ void scatter_into_autograd(const at::Tensor& all, const at::Tensor& layer,
       all, layer, indices, batch_first);
 }
 
+void implement(torch::Library& m) {
+  m.impl("token_sort_", TORCH_FN(sort_ids));
+  m.impl("token_gather", TORCH_FN(gather));
+  m.impl("token_scatter", TORCH_FN(scatter));
+  m.impl("token_scatter_", TORCH_FN(scatter_into));
+  m.impl("mask_gather_bert", TORCH_FN(bert));
+  m.impl("mask_gather_gpt", TORCH_FN(gpt));
+}
+
 }  // namespace
 }  // namespace ds
 
@@ -302,14 +313,7 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
   m.def("mask_gather_gpt(Tensor mask, int kept) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(ds, CUDA, m) {
-  m.impl("token_sort_", TORCH_FN(ds::sort_cuda));
-  m.impl("token_gather", TORCH_FN(ds::gather_cuda));
-  m.impl("token_scatter", TORCH_FN(ds::scatter_cuda));
-  m.impl("token_scatter_", TORCH_FN(ds::scatter_into_cuda));
-  m.impl("mask_gather_bert", TORCH_FN(ds::bert_cuda));
-  m.impl("mask_gather_gpt", TORCH_FN(ds::gpt_cuda));
-}
+DS_LIBRARY_IMPL_FOR_DEVICES(ds::implement)
 
 // For torch.compile and fake tensors: the same errors, no arithmetic.
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
@@ -325,4 +329,11 @@ TORCH_LIBRARY_IMPL(ds, Autograd, m) {
   m.impl("token_gather", TORCH_FN(ds::gather_autograd));
   m.impl("token_scatter", TORCH_FN(ds::scatter_autograd));
   m.impl("token_scatter_", TORCH_FN(ds::scatter_into_autograd));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  for (const char* name : {"token_sort_", "mask_gather_bert", "mask_gather_gpt"}) {
+    m.impl(name, torch::CppFunction::makeFallthrough());
+  }
 }

@@ -11,4 +11,6 @@ void sort(const TokenSort& call, void* stream);
 void copy(const TokenRows& rows, bool scatter, void* stream);
 void gather_masks(const MaskGather& gather, void* stream);
 
+int self_test(const char* device, char* detail, unsigned long detail_size);
+
 }  // namespace ds::random_ltd_cuda

@@ -1,11 +1,13 @@
 #pragma once
 
-// Dropping tokens on a GPU (random layer token drop): which tokens a layer keeps, in order; their
-// rows, taken out and put back; their attention masks. No torch, no CUDA header.
+// Dropping tokens (random layer token drop): which tokens a layer keeps, in order; their rows,
+// taken out and put back; their attention masks. On the CPU or a GPU. No torch, no CUDA header.
 //
-// Tensors lie in device memory. Launches go to the stream and return at once; they can be captured
-// in a CUDA graph. Throws std::invalid_argument, before anything is launched, for sizes and
-// pointers that do not fit, and std::runtime_error if CUDA fails. Any thread may call it.
+// Tensors lie in the memory of the device that computes. On a GPU, launches go to the stream and
+// return at once; they can be captured in a CUDA graph. Throws std::invalid_argument, before
+// anything is written, for sizes and pointers that do not fit, and std::runtime_error if CUDA
+// fails. Any thread may call it. The overloads for CudaOptions are in a library that was built with
+// CUDA.
 
 #include <cstdint>
 
@@ -16,7 +18,7 @@ namespace ds {
 
 // Each of `rows` rows of `size` ids in ascending order, of any length. The ids are meant to be
 // distinct and in [0, tokens); a row that is not like that is sorted all the same, but slowly: by
-// comparisons in memory.
+// comparisons.
 struct TokenSort {
   const std::int32_t* ids;
   std::int32_t*
@@ -26,7 +28,8 @@ struct TokenSort {
   std::int64_t tokens;
 };
 inline constexpr std::int64_t kTokenSortInPlace = 327680;
-DS_EXPORT void token_sort(const TokenSort& sort, const CudaOptions& cuda = {});
+DS_EXPORT void token_sort(const TokenSort& sort, const CpuOptions& cpu);
+DS_EXPORT void token_sort(const TokenSort& sort, const CudaOptions& cuda);
 
 // Rows of bytes, a row a token: `kept` of each of `batch` sequences of `tokens`. Strides are in
 // bytes, so [batch, token, channel] and [token, batch, channel] are alike.
@@ -40,10 +43,13 @@ struct TokenRows {
   std::int64_t kept_batch_stride, kept_token_stride;
 };
 // kept_rows[b, k] = all[b, indices[b, k]]; zeros where an index is not in [0, tokens).
-DS_EXPORT void token_gather(const TokenRows& rows, const CudaOptions& cuda = {});
+DS_EXPORT void token_gather(const TokenRows& rows, const CpuOptions& cpu);
+DS_EXPORT void token_gather(const TokenRows& rows, const CudaOptions& cuda);
 // all[b, indices[b, k]] = kept_rows[b, k]; the other rows stay, an index that is not in
-// [0, tokens) is passed over. Of equal indices in a sequence any one may win.
-DS_EXPORT void token_scatter(const TokenRows& rows, const CudaOptions& cuda = {});
+// [0, tokens) is passed over. Of equal indices in a sequence any one may win on a GPU, the last on
+// the CPU.
+DS_EXPORT void token_scatter(const TokenRows& rows, const CpuOptions& cpu);
+DS_EXPORT void token_scatter(const TokenRows& rows, const CudaOptions& cuda);
 
 // out[l, b, i, j] = mask[b, indices[l, b, i], indices[l, b, j]], zero where an index is not in
 // [0, tokens): the masks of the kept tokens, for each layer by its own indices.
@@ -54,7 +60,8 @@ struct MaskGather {
   std::int64_t layers, batch, tokens, kept;
   int element_size;  // 1, 2, 4 or 8 bytes.
 };
-DS_EXPORT void mask_gather(const MaskGather& gather, const CudaOptions& cuda = {});
+DS_EXPORT void mask_gather(const MaskGather& gather, const CpuOptions& cpu);
+DS_EXPORT void mask_gather(const MaskGather& gather, const CudaOptions& cuda);
 
 }  // namespace ds
 

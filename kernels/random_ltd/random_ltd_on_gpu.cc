@@ -30,12 +30,12 @@ std::vector<std::int32_t> sample(std::int64_t rows, std::int64_t kept, std::int6
 void expect_sorted(const std::vector<std::int32_t>& ids, std::int64_t rows, std::int64_t size,
                    std::int64_t tokens) {
   const OnDevice<std::int32_t> on_device(ids), sorted(ids.size());
-  token_sort({on_device.data(), sorted.data(), rows, size, tokens});
+  token_sort({on_device.data(), sorted.data(), rows, size, tokens}, CudaOptions{});
   std::vector<std::int32_t> want(ids.size());
   reference::token_sort({ids.data(), want.data(), rows, size, tokens});
   EXPECT_EQ(sorted.host(), want) << rows << " rows of " << size << " of " << tokens;
   if (tokens > kTokenSortInPlace) return;
-  token_sort({on_device.data(), on_device.data(), rows, size, tokens});
+  token_sort({on_device.data(), on_device.data(), rows, size, tokens}, CudaOptions{});
   EXPECT_EQ(on_device.host(), want)
       << "in place: " << rows << " rows of " << size << " of " << tokens;
 }
@@ -98,7 +98,7 @@ void expect_rows(const Layout& l, const std::vector<std::int32_t>& indices) {
   device.all = device_all.data();
   device.kept_rows = device_kept.data();
   device.indices = device_indices.data();
-  token_gather(device);
+  token_gather(device, CudaOptions{});
   reference::token_gather(host);
   EXPECT_EQ(device_kept.host(), kept);
 
@@ -106,7 +106,7 @@ void expect_rows(const Layout& l, const std::vector<std::int32_t>& indices) {
   const OnDevice<std::uint8_t> changed(kept, l.shift);
   host.kept_rows = kept.data();
   device.kept_rows = changed.data();
-  token_scatter(device);
+  token_scatter(device, CudaOptions{});
   reference::token_scatter(host);
   EXPECT_EQ(device_all.host(), all);
 }
@@ -147,7 +147,8 @@ TEST(RandomLtd, Beyond_32_bits_of_bytes) {
   const OnDevice<std::int32_t> indices(std::vector<std::int32_t>{0, 1, 2099});
   const OnDevice<std::uint8_t> kept(static_cast<std::size_t>(kBatch * kRow));
   token_gather({all.data(), kept.data(), indices.data(), kBatch, kTokens, 1, kRow, kTokens * kRow,
-                kRow, kRow, kRow});
+                kRow, kRow, kRow},
+               CudaOptions{});
   std::vector<std::uint8_t> want(static_cast<std::size_t>(kBatch * kRow), 1);
   std::fill(want.end() - kRow, want.end(), 7);
   EXPECT_EQ(kept.host(), want);
@@ -167,7 +168,8 @@ void expect_masks(std::int64_t layers, std::int64_t batch, std::int64_t tokens, 
   const OnDevice<T> device_mask(mask, shift), out(want.size(), shift);
   const OnDevice<std::int32_t> device_indices(indices);
   mask_gather({device_mask.data(), device_indices.data(), out.data(), layers, batch, tokens, kept,
-               sizeof(T)});
+               sizeof(T)},
+              CudaOptions{});
   reference::mask_gather(
       {mask.data(), indices.data(), want.data(), layers, batch, tokens, kept, sizeof(T)});
   EXPECT_EQ(out.host(), want) << layers << " × " << batch << " × " << kept << " of " << tokens

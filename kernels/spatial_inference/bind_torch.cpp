@@ -2,7 +2,7 @@
 // for what they compute. Tensors are [N, C, H, W] in channels-last memory, as torch makes them;
 // autograd works as with +.
 
-#include "bind_torch_cuda.cuh"
+#include "bind_devices.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -55,18 +55,18 @@ at::Tensor add(const char* name, const at::Tensor& x, const at::Tensor& bias,
   sum.pixels = x.size(0) * x.size(2) * x.size(3);
   sum.channels = x.size(1);
   sum.dtype = binding::dtype_of(x);
-  spatial_inference_add(sum, {x.device().index(), binding::current_stream(x.device())});
+  binding::on_device_of(x, [&](const auto& options) { spatial_inference_add(sum, options); });
   return out;
 }
 
-at::Tensor bias_add_cuda(const at::Tensor& x, const at::Tensor& bias) {
+at::Tensor bias_add(const at::Tensor& x, const at::Tensor& bias) {
   return add("ds::nhwc_bias_add", x, bias, c10::nullopt, c10::nullopt);
 }
-at::Tensor bias_add_add_cuda(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& other) {
+at::Tensor bias_add_add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& other) {
   return add("ds::nhwc_bias_add_add", x, bias, other, c10::nullopt);
 }
-at::Tensor bias_add_bias_add_cuda(const at::Tensor& x, const at::Tensor& bias,
-                                  const at::Tensor& other, const at::Tensor& other_bias) {
+at::Tensor bias_add_bias_add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& other,
+                             const at::Tensor& other_bias) {
   return add("ds::nhwc_bias_add_bias_add", x, bias, other, other_bias);
 }
 
@@ -147,6 +147,12 @@ at::Tensor bias_add_bias_add_autograd(const at::Tensor& x, const at::Tensor& bia
   return BiasAddBiasAdd::apply(x, bias, other, other_bias);
 }
 
+void implement(torch::Library& m) {
+  m.impl("nhwc_bias_add", TORCH_FN(bias_add));
+  m.impl("nhwc_bias_add_add", TORCH_FN(bias_add_add));
+  m.impl("nhwc_bias_add_bias_add", TORCH_FN(bias_add_bias_add));
+}
+
 }  // namespace
 }  // namespace ds
 
@@ -158,11 +164,7 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "Tensor");
 }
 
-TORCH_LIBRARY_IMPL(ds, CUDA, m) {
-  m.impl("nhwc_bias_add", TORCH_FN(ds::bias_add_cuda));
-  m.impl("nhwc_bias_add_add", TORCH_FN(ds::bias_add_add_cuda));
-  m.impl("nhwc_bias_add_bias_add", TORCH_FN(ds::bias_add_bias_add_cuda));
-}
+DS_LIBRARY_IMPL_FOR_DEVICES(ds::implement)
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("nhwc_bias_add", TORCH_FN(ds::bias_add_meta));

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the kernels' file offers to the host code of the op. Streams are cudaStream_t.
+// What the kernels' file offers to the host code of the op, and that to the self-test. Streams are
+// cudaStream_t.
 
 #include "channel.h"
 #include "spatial_inference.h"
@@ -10,5 +11,7 @@ namespace ds::spatial_inference_cuda {
 // `vector`: images are read in whole 16-byte accesses; `vector_bias`: the biases too.
 void launch(const SpatialInferenceSum& sum, const Channels& channels, bool vector, bool vector_bias,
             void* stream);
+
+int self_test(const char* device, char* detail, unsigned long detail_size);
 
 }  // namespace ds::spatial_inference_cuda

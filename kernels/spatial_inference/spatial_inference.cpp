@@ -1,91 +1,109 @@
+// The op on the CPU, and the self-test of both devices.
+
 #include "spatial_inference.h"
 
-#include <stdexcept>
-#include <string>
+#include <string_view>
+#include <vector>
 
-#include "cuda_host.cuh"
+#include "cpu_isa.h"
+#include "cpu_parallel.h"
+#include "half.h"
+#include "plan.h"
+#include "self_test_cases.h"
+#ifdef DS_WITH_CUDA
 #include "launch.h"
-#include "reference.h"
+#endif
 
 namespace ds {
 namespace {
 
-constexpr const char* kName = "ds::spatial_inference_add";
+// Elements first to last of the images; the biases are repeated to `period` elements, a multiple of
+// the channels, and a run begins at any of them.
+struct SpatialRun {
+  const void* x;
+  const void* other;
+  void* out;
+  const float* bias;
+  const float* other_bias;
+  std::int64_t period;
+  std::int64_t first, last;
+};
+using SpatialKernel = void (*)(const SpatialRun& run);
 
-bool at_16_bytes(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}  // namespace
+}  // namespace ds
+
+#define DS_KERNEL_FILE "kernel.h"
+#include "for_each_isa.h"
+
+namespace ds {
+namespace {
+
+SpatialKernel pick(CpuIsa isa, DType dtype, int terms) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case CpuIsa::avx512_bf16:
+      return avx512_bf16::kernel_for(dtype, terms);
+    case CpuIsa::avx512:
+      return avx512::kernel_for(dtype, terms);
+    case CpuIsa::avx2:
+      return avx2::kernel_for(dtype, terms);
+#endif
+    default:
+      return scalar::kernel_for(dtype, terms);
+  }
 }
 
-// All three sums, with channels that fill whole accesses and that do not.
-void self_test(int device, Comparison& comparison) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const std::int64_t channels : {32, 5}) {
-      for (int terms = 1; terms <= 3; ++terms) {
-        constexpr std::int64_t kPixels = 301;
-        const std::int64_t size = kPixels * channels;
-        Buffer x(dtype, size), other(dtype, size), bias(dtype, channels), bias2(dtype, channels),
-            out(dtype, size);
-        Random random(3);
-        for (Buffer* image : {&x, &other}) {
-          for (std::int64_t i = 0; i < size; ++i) image->set(i, random.next());
-        }
-        for (Buffer* b : {&bias, &bias2}) {
-          for (std::int64_t i = 0; i < channels; ++i) b->set(i, random.next());
-        }
-        const DeviceBuffer dx(x), dy(other), db(bias), db2(bias2), dout(out);
-        spatial_inference_add(
-            {dx.data(), db.data(), terms > 1 ? dy.data() : nullptr,
-             terms > 2 ? db2.data() : nullptr, dout.data(), kPixels, channels, dtype},
-            {device, nullptr});
-        const Buffer got = dout.download(dtype, size);
-        for (std::int64_t i = 0; i < size; ++i) {
-          comparison.check("out", i, got,
-                           spatial_inference_reference(x.get(i), bias.get(i % channels),
-                                                       terms > 1 ? other.get(i) : 0.0,
-                                                       terms > 2 ? bias2.get(i % channels) : 0.0));
-        }
-        if (!got.guard_is_intact()) comparison.fail("wrote behind the last element");
-      }
-    }
+// As floats, one behind the other until there are `period`.
+std::vector<float> repeated(const void* bias, DType dtype, std::int64_t channels,
+                            std::int64_t period) {
+  std::vector<float> floats(bias == nullptr ? 0 : static_cast<std::size_t>(period));
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    const std::size_t channel = i % static_cast<std::size_t>(channels);
+    if (dtype == DType::f32) floats[i] = static_cast<const float*>(bias)[channel];
+    if (dtype == DType::f16) floats[i] = to_float(static_cast<const f16*>(bias)[channel]);
+    if (dtype == DType::bf16) floats[i] = to_float(static_cast<const bf16*>(bias)[channel]);
   }
+  return floats;
+}
+
+void self_test(CpuIsa isa, Comparison& comparison) {
+  spatial_inference::test_all_sums(comparison, [&](spatial_inference::Case& c) {
+    spatial_inference_add(
+        c.sum(c.x.data(), c.bias.data(), c.other.data(), c.other_bias.data(), c.out.data()),
+        CpuOptions{1, isa});
+  });
 }
 
 }  // namespace
 
-void spatial_inference_add(const SpatialInferenceSum& sum, const CudaOptions& cuda) {
-  const auto refuse = [](const std::string& what) {
-    throw std::invalid_argument(std::string(kName) + ": " + what);
-  };
-  if (sum.dtype > DType::bf16) refuse("unknown dtype");
-  if (sum.pixels < 0 || sum.channels < 0) refuse("a size is negative");
-  if (sum.other_bias != nullptr && sum.other == nullptr) {
-    refuse("other_bias stands without other");
-  }
-  if (sum.pixels == 0 || sum.channels == 0) return;
-  if (sum.channels > (std::int64_t{1} << 40) / sum.pixels) refuse("more than 2^40 elements");
-  for (const void* data : {sum.x, sum.bias, static_cast<const void*>(sum.out)}) {
-    if (data == nullptr) refuse("x, bias or out is null");
-  }
-  for (const void* data :
-       {sum.x, sum.bias, sum.other, sum.other_bias, static_cast<const void*>(sum.out)}) {
-    if (reinterpret_cast<std::uintptr_t>(data) % (sum.dtype == DType::f32 ? 4 : 2) != 0) {
-      refuse("a pointer is not aligned to its elements");
-    }
-  }
-  const std::int64_t run = sum.dtype == DType::f32 ? 4 : 8;  // Elements in 16 bytes.
-  const bool vector = at_16_bytes(sum.x) && at_16_bytes(sum.other) && at_16_bytes(sum.out);
-  const bool vector_bias =
-      sum.channels % run == 0 && at_16_bytes(sum.bias) && at_16_bytes(sum.other_bias);
-  int device = cuda.device;
-  if (device < 0) check_cuda(cudaGetDevice(&device), "while asking for the current CUDA device");
-  const DeviceGuard guard(device);
-  spatial_inference_cuda::launch(sum, Channels(static_cast<std::uint64_t>(sum.channels)), vector,
-                                 vector_bias, cuda.stream);
-  check_cuda(cudaGetLastError(), kName);
+void spatial_inference_add(const SpatialInferenceSum& sum, const CpuOptions& cpu) {
+  if (!spatial_inference::check(sum)) return;
+  // Few channels are repeated so that vectors of any width end with them.
+  constexpr std::int64_t kRepeat = 16, kFew = 256;
+  const std::int64_t period = sum.channels < kFew ? sum.channels * kRepeat : sum.channels;
+  const std::vector<float> bias = repeated(sum.bias, sum.dtype, sum.channels, period),
+                           other_bias = repeated(sum.other_bias, sum.dtype, sum.channels, period);
+  const int terms = sum.other == nullptr ? 1 : sum.other_bias == nullptr ? 2 : 3;
+  const SpatialKernel kernel = pick(resolve_isa(cpu.isa), sum.dtype, terms);
+  const SpatialRun run{sum.x, sum.other, sum.out, bias.data(), other_bias.data(), period, 0, 0};
+  constexpr std::int64_t kUnit = 1024;  // Elements: no two threads write one cache line.
+  for_each_share(sum.pixels * sum.channels, kUnit, terms > 1 ? 12 : 8, cpu,
+                 [&](std::int64_t first, std::int64_t last) {
+                   SpatialRun share = run;
+                   share.first = first;
+                   share.last = last;
+                   kernel(share);
+                 });
 }
 
 }  // namespace ds
 
 int ds_self_test_spatial_inference(const char* device, char* detail, unsigned long detail_size) {
-  return ds::cuda_self_test(device, detail, detail_size, "18 cases", ds::self_test);
+#ifdef DS_WITH_CUDA
+  if (ds::names_cuda(device)) {
+    return ds::spatial_inference_cuda::self_test(device, detail, detail_size);
+  }
+#endif
+  return ds::cpu_self_test(device, detail, detail_size, "18 cases", ds::self_test);
 }

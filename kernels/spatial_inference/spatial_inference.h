@@ -1,6 +1,6 @@
 #pragma once
 
-// Sums of channels-last images and biases on a GPU. No torch, no CUDA header.
+// Sums of channels-last images and biases, on the CPU or a GPU. No torch, no CUDA header.
 
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace ds {
 
-// Images of `pixels` times `channels` elements in device memory, the channels of a pixel together,
-// and biases of `channels` elements. All have one type.
+// Images of `pixels` times `channels` elements, the channels of a pixel together, and biases of
+// `channels` elements, all of one type and in the memory of the device that computes.
 struct SpatialInferenceSum {
   const void* x;
   const void* bias;
@@ -24,9 +24,12 @@ struct SpatialInferenceSum {
 
 //   out = (x + bias) + (other + other_bias)
 //
-// in float, rounded once. Throws std::invalid_argument for null or misaligned pointers and sizes
-// that do not fit, and std::runtime_error if CUDA fails.
-DS_EXPORT void spatial_inference_add(const SpatialInferenceSum& sum, const CudaOptions& cuda = {});
+// in float, rounded once; on the CPU the same bits on every code path and with any number of
+// threads. Throws std::invalid_argument, before anything is written, for null or misaligned
+// pointers and sizes that do not fit, and std::runtime_error if CUDA fails.
+DS_EXPORT void spatial_inference_add(const SpatialInferenceSum& sum, const CpuOptions& cpu);
+// Only in a library that was built with CUDA.
+DS_EXPORT void spatial_inference_add(const SpatialInferenceSum& sum, const CudaOptions& cuda);
 
 }  // namespace ds
 

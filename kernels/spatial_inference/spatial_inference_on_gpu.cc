@@ -31,9 +31,10 @@ TEST(SpatialInference, Every_sum_type_channel_count_and_offset_is_right) {
                                 bias = random_run(dtype, channels, offset, 3),
                                 bias2 = random_run(dtype, channels, 0, 4);
             const HostAndDevice out(dtype, size, offset);
-            spatial_inference_add({x.at(), bias.at(), terms > 1 ? other.at() : nullptr,
-                                   terms > 2 ? bias2.at() : nullptr, out.at(), pixels, channels,
-                                   dtype});
+            spatial_inference_add(
+                {x.at(), bias.at(), terms > 1 ? other.at() : nullptr,
+                 terms > 2 ? bias2.at() : nullptr, out.at(), pixels, channels, dtype},
+                CudaOptions{});
             const Buffer got = out.result();
             Comparison comparison;
             for (std::int64_t i = 0; i < size; ++i) {
@@ -53,7 +54,7 @@ TEST(SpatialInference, Every_sum_type_channel_count_and_offset_is_right) {
 
 TEST(SpatialInference, What_is_wrong_is_refused) {
   const auto refused = [](const SpatialInferenceSum& sum) {
-    EXPECT_THROW(spatial_inference_add(sum), std::invalid_argument);
+    EXPECT_THROW(spatial_inference_add(sum, CudaOptions{}), std::invalid_argument);
   };
   float x[4];
   refused({nullptr, x, nullptr, nullptr, x, 1, 4, DType::f32});

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def write_op(parent, op, name=None, source=TOY_SOURCE):
     folder.mkdir(parents=True)
     (folder / "op.json").write_text(op if isinstance(op, str) else json.dumps(op))
     (folder / "toy.cpp").write_text(source.replace("toy", name))
+    (folder / f"{name}.cu").write_text("// Of a device.\n")
     (folder / f"{name}.h").write_text(TOY_HEADER.replace("toy", name))
     return folder / "op.json"
 
@@ -57,13 +59,13 @@ class Temporary(unittest.TestCase):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ds-folder-"))
         self.addCleanup(shutil.rmtree, self.dir)
 
-    def configure(self, build, *options, source=KERNELS):
+    def configure(self, build, *options, source=KERNELS, **how):
         # A small list of ops and no torch: what is tested is the same, and it takes a second.
         return run(CMAKE, "-G", "Ninja", "-S", source, "-B", build,
                    f"-DCMAKE_BUILD_TYPE={os.environ['DS_BUILD_TYPE']}",
                    f"-DCMAKE_CXX_COMPILER={os.environ['DS_CXX']}",
                    f"-DCMAKE_CXX_FLAGS={os.environ['DS_CXX_FLAGS']}",
-                   "-DDS_BUILD_TESTS=OFF", *options)
+                   "-DDS_BUILD_TESTS=OFF", *options, **how)
 
 
 class OpJson(Temporary):
@@ -154,9 +156,11 @@ class Configure(Temporary):
                             "library": f"ds_{name}", "requirements": requirements})
         write_op(mine, {**GOOD, "name": "gpu_only", "capability": "op.gpu_only",
                         "library": "ds_gpu_only", "devices": ["cuda"]})
+        write_op(mine, {**GOOD, "name": "both", "capability": "op.both", "library": "ds_both",
+                        "devices": ["cpu", "cuda"], "cuda_sources": ["both.cu"]})
         write_op(mine, {**GOOD, "name": "broken", "capability": "op.broken",
                         "library": "ds_broken"}, source='#error "broken on purpose"\n')
-        names = ["good", "broken", "gpu_only", "cpu_adm"] + [n for n, _, _ in needy]
+        names = ["good", "broken", "both", "gpu_only", "cpu_adm"] + [n for n, _, _ in needy]
         build = self.dir / "build"
         result = self.configure(build, f"-DDS_OPS_DIRS={mine}", f"-DDS_OPS={';'.join(names)}",
                                 f"-DDS_TORCH_PREFIX={os.environ['DS_TORCH_ROOT']}")
@@ -174,6 +178,11 @@ class Configure(Temporary):
             self.assertIn("it reads tea leaves", by_name[name]["reason"])
             self.assertEqual(by_name[name]["help"], "grow tea; wait")
         self.assertIn("DS_CUDA=ON", by_name["gpu_only"]["help"])
+        # Of an op that has code for both, the build without CUDA makes that for the processor.
+        self.assertEqual(by_name["both"], {
+            "op": "both", "state": "configured", "target": "ds_both",
+            "library": "lib/libds_both.so", "reason": "", "help": "", "description": "A toy",
+            "capability": "op.both", "devices": ["cpu"]})
         self.assertEqual(by_name["cpu_adm"]["state"], "unavailable")
         self.assertIn("did you mean cpu_adam?", by_name["cpu_adm"]["help"])
 
@@ -187,6 +196,28 @@ class Configure(Temporary):
         run(CMAKE, "--install", build, "--prefix", stage, "--component", "op_good", check=True)
         self.assertEqual(files(stage), ["include/ds/good.h", "lib/libds_good.so",
                                         "ops/good/op.json"])
+        both = self.dir / "both"
+        run(CMAKE, "--install", build, "--prefix", both, "--component", "op_both", check=True)
+        described = json.loads((both / "ops/both/op.json").read_text())
+        self.assertEqual(described["devices"], ["cpu"])
+        self.assertEqual(described["description"], "A toy")
+
+    def test_code_for_devices_that_cannot_be_made_is_missed_where_it_is_wanted(self):
+        mine = self.dir / "mine"
+        needs = {"compute_capability": {"min": "9.0", "message": "it is new", "remedy": "be new"}}
+        for name, requirements in (("both", {}), ("newer", needs)):
+            write_op(mine, {**GOOD, "name": name, "capability": f"op.{name}",
+                            "library": f"ds_{name}", "devices": ["cpu", "cuda"],
+                            "cuda_sources": [f"{name}.cu"], "requirements": requirements})
+        build = self.dir / "build"
+        # As on a machine that has no nvcc.
+        result = self.configure(build, f"-DDS_OPS_DIRS={mine}", "-DDS_OPS=both;newer",
+                                "-DDS_CUDA=ON", "-DDS_NVCC=", env={**os.environ, "CUDACXX": ""})
+        self.assertEqual(result.returncode, 0, result.stdout)
+        for row in json.loads((build / "ops.json").read_text()):
+            self.assertEqual((row["state"], row["devices"]), ("configured", ["cpu"]))
+            self.assertIn("nvcc was not found", row["reason"])
+            self.assertIn("CUDACXX", row["help"])
 
 
 def files(folder):
@@ -197,7 +228,7 @@ class Install(Temporary):
     def test_a_component_is_one_op_and_all_of_them_is_ops(self):
         ops = [row["op"] for row in json.loads((BUILD / "ops.json").read_text())
                if row["state"] == "configured"]
-        everything = []
+        everything, exported_before = [], set()
         for op in ops:
             stage = self.dir / op
             run(CMAKE, "--install", BUILD, "--prefix", stage, "--component", f"op_{op}", check=True)
@@ -211,8 +242,16 @@ class Install(Temporary):
             self.assertNotIn(".symtab", sections)
             exported = run("nm", "-DC", "--defined-only", library).stdout.splitlines()
             names = sorted(line.split(" ", 2)[2] for line in exported)
+            # What its header shows, and nothing else of it.
+            header = (KERNELS / op / f"{op}.h").read_text()
+            shown = set(re.findall(r"DS_EXPORT [\w:]+ (\w+)\(", header))
+            shown |= set(re.findall(r"(?:class|struct) DS_EXPORT (\w+)", header))
             for name in names:
-                self.assertTrue(name == f"ds_self_test_{op}" or name.startswith(f"ds::{op}_"), name)
+                plain = re.match(r"(?:ds::)?(\w+)", name).group(1)
+                self.assertTrue(name == f"ds_self_test_{op}" or name.startswith(f"ds::{op}_") or
+                                plain in shown, name)
+            self.assertFalse(exported_before & set(names), "two ops have one name")
+            exported_before |= set(names)
             self.assertIn(f"ds_self_test_{op}", names)
         stage = self.dir / "common"
         run(CMAKE, "--install", BUILD, "--prefix", stage, "--component", "ops_common", check=True)

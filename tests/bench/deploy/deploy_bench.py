@@ -26,6 +26,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from program import add_program_option  # noqa: E402
 NAME = f"bench{os.getpid()}"
 
 
@@ -106,7 +108,7 @@ def main():
     parser.add_argument("--hosts", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--rate", default="100mbit", help="of each link, for tc; '' for none")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--program", default=str(ROOT / "build/release/ds-install"))
+    add_program_option(parser)
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("deploy_bench: the cluster needs root")

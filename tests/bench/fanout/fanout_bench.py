@@ -33,6 +33,9 @@ import time
 from hosts import ROOT, Hosts, bits, host_name
 from payload import Workshop
 
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from program import add_program_option  # noqa: E402
+
 MIB = 2**20
 
 
@@ -323,7 +326,7 @@ def profile(hosts, workshop):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--program", default=str(ROOT / "build/release/ds-install"))
+    add_program_option(common)
     common.add_argument("--rounds", type=int, default=3)
     common.add_argument("--topology", default="", help="auto, swarm or star, for ds-install; empty: not said")
     common.add_argument("--argument", action="append", default=[], help="one more argument for ds-install")
