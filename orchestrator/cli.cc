@@ -80,10 +80,9 @@ Result<void> add_names(std::vector<std::string>& names, string_view text, const 
     const std::string name(text.substr(at, comma - at));
     at = comma + 1;
     if (!is_name(name, kind)) {
-      return tl::unexpected(
-          Error{fmt::format("needs names of {} with commas between, not \"{}\"", kind.what,
-                            printable(text)),
-                fmt::format("for example {}", kind.example)});
+      return tl::unexpected(Error{fmt::format("needs names of {} with commas between, not \"{}\"",
+                                              kind.what, printable(text)),
+                                  fmt::format("for example {}", kind.example)});
     }
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }

@@ -54,9 +54,9 @@ Result<Folders> find_folders() {
   folders.loader = parts / "ds-loader";
   folders.probe = parts / "ds-probe";
   folders.facts = parts / "ds-facts";
-  for (const fs::path& part :
-       {folders.agent, folders.agent_compressed, folders.loader, folders.probe,
-        folders.probe_source, folders.facts, folders.package_program, folders.kernels / "CMakeLists.txt"}) {
+  for (const fs::path& part : {folders.agent, folders.agent_compressed, folders.loader,
+                               folders.probe, folders.probe_source, folders.facts,
+                               folders.package_program, folders.kernels / "CMakeLists.txt"}) {
     if (!fs::exists(part)) {
       return fail_with_help(fmt::format("a part of ds-install is missing: {}", part.string()),
                             "build or install ds-install again, as a whole");

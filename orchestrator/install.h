@@ -33,8 +33,8 @@ struct World {
   Webhook& webhook;
   Progress& progress;
   std::ostream& out;
-  std::stop_token drain;  // The first ^C.
-  std::stop_token abort;  // The second.
+  std::stop_token drain;            // The first ^C.
+  std::stop_token abort;            // The second.
   const BuildRoot* root = nullptr;  // Where ops are compiled (--env); none: on this machine.
 };
 

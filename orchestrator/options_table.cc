@@ -96,8 +96,7 @@ const OptionSpec kOptions[] = {
     {"env", 0, "DIR", &Options::env, G::kBuild, kBuilding,
      "compile in this root, which env --make made: the same bytes on every machine, and for hosts "
      "with older libraries than this one has"},
-    {"lock", 0, "FILE", &Options::lock, G::kBuild, kDeriving,
-     "use this lock; ask no host", false},
+    {"lock", 0, "FILE", &Options::lock, G::kBuild, kDeriving, "use this lock; ask no host", false},
     {"make", 0, "DIR", &Options::make, G::kBuild, kDeriving,
      "also make the root, in this folder; needs no rights", false},
     {"conda", 0, "FILE", &Options::conda, G::kBuild, kDeriving,
@@ -250,7 +249,8 @@ constexpr string_view kTorchOfPython =
     "a package is built with the torch of the Python it is for; name that Python with --python";
 constexpr string_view kOpsAlone =
     "an environment has no Python; a package is built with the one that --python names";
-constexpr string_view kLockSaysIt = "the lock says what is used, whatever the hosts are; leave one out";
+constexpr string_view kLockSaysIt =
+    "the lock says what is used, whatever the hosts are; leave one out";
 constexpr std::array<Conflict, 39> kConflicts = {{
     {"local_only", "hostfile", kOneSource},
     {"local_only", "hosts", kOneSource},

@@ -8,7 +8,14 @@ std::span<const DebianBase> debian_bases() {
   // liburing 0.7 knows too little of io_uring, and 2.3 asks nothing newer of the C library than
   // 2.4, so that the archive in liburing-dev serves on bullseye as well.
   static const std::vector<DebianBase> bases = {
-      {"bullseye", 11, "2.31", "3.4.28", "", {9, 10}, false, "bookworm",
+      {"bullseye",
+       11,
+       "2.31",
+       "3.4.28",
+       "",
+       {9, 10},
+       false,
+       "bookworm",
        {"liburing-dev", "liburing2"}},
       {"bookworm", 12, "2.36", "3.4.30", "1.13", {11, 12}, true, "", {}},
       {"trixie", 13, "2.41", "3.4.33", "2.6", {12, 13, 14}, true, "", {}},

@@ -53,9 +53,9 @@ class EnvironmentCommand {
     DSI_TRY(EnvironmentLock lock, lock_of(environment));
     const fs::path file = options_.output.empty() ? "ds-env.lock" : options_.output;
     DSI_CHECK(write_file_atomically(file, lock_text(lock)));
-    progress_.lasting("Wrote", fmt::format("{}: {} packages, {}", file.string(),
-                                           lock.packages.size() + lock.wheels.size(),
-                                           fingerprint(lock)));
+    progress_.lasting("Wrote",
+                      fmt::format("{}: {} packages, {}", file.string(),
+                                  lock.packages.size() + lock.wheels.size(), fingerprint(lock)));
     result_["lock"] = file.string();
     return make(lock);
   }
@@ -127,10 +127,9 @@ class EnvironmentCommand {
             DebianArchive::open(base, lock.architecture, options_.mirror, folders_.cache,
                                 processes_, progress_, stop_));
     progress_.update("Resolving", fmt::format("on {}", archive.mirror()));
-    DSI_TRY(lock.packages,
-            archive.resolve(packages_for(base, lock.compiler,
-                                         lock.torch_source == TorchSource::kDebian,
-                                         options_.debian_packages)));
+    DSI_TRY(lock.packages, archive.resolve(packages_for(base, lock.compiler,
+                                                        lock.torch_source == TorchSource::kDebian,
+                                                        options_.debian_packages)));
     const WheelTarget target{environment.machine, std::string(base.glibc), lock.python,
                              options_.pip_mirror};
     std::vector<std::string> wheels;

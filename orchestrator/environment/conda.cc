@@ -23,9 +23,9 @@ std::string conda_sysroot(const std::string& glibc) {
 Result<std::string> conda_text(const Environment& environment, const std::string& name) {
   const std::string sysroot = conda_sysroot(environment.glibc);
   if (sysroot.empty()) {
-    return fail_with_help(fmt::format("no system library of conda-forge is as old as glibc {}",
-                                      environment.glibc),
-                          "update that host, or leave it out");
+    return fail_with_help(
+        fmt::format("no system library of conda-forge is as old as glibc {}", environment.glibc),
+        "update that host, or leave it out");
   }
   int compiler = environment.compiler;
   if (compiler == 0) {

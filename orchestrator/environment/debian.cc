@@ -63,11 +63,12 @@ std::string ways_of_this_machine(ProcessRunner& processes, std::stop_token stop)
 }
 
 Result<std::string> mirror_of_this_machine(ProcessRunner& processes, std::stop_token stop) {
-  auto ran = processes.run({{"apt-get", "update", "--print-uris", "-qq"}, {}, {}},
-                           Deadline::after(30s), stop);
+  auto ran =
+      processes.run({{"apt-get", "update", "--print-uris"}, {}, {}}, Deadline::after(30s), stop);
   if (!ran) {
-    return fail_with_help("apt is not on this machine, and it fetches the packages of a Debian root",
-                          "build on a Debian or Ubuntu machine, or with conda: --conda FILE");
+    return fail_with_help(
+        "apt is not on this machine, and it fetches the packages of a Debian root",
+        "build on a Debian or Ubuntu machine, or with conda: --conda FILE");
   }
   std::string mirror = mirror_in(ran->out);
   if (mirror.empty()) {
@@ -177,8 +178,9 @@ Result<DebianArchive> DebianArchive::open(const DebianBase& base, const std::str
     return fail_with_help(fmt::format("the keys of Debian's archive are not there: {}", kKeyring),
                           "install them: apt-get install debian-archive-keyring");
   }
-  fs::path folder = cache / "environments/apt" /
-                    fmt::format("{}-{}-{}", base.suite, architecture, sha256_hex(from).substr(0, 8));
+  fs::path folder =
+      cache / "environments/apt" /
+      fmt::format("{}-{}-{}", base.suite, architecture, sha256_hex(from).substr(0, 8));
   std::error_code error;
   for (const char* part : {"etc", "state/lists/partial", "cache/archives/partial", "log"}) {
     fs::create_directories(folder / part, error);
@@ -242,9 +244,10 @@ Result<std::vector<LockedPackage>> DebianArchive::resolve(
   argv.insert(argv.end(), names.begin(), names.end());
   DSI_TRY(ProcessResult ran, apt(argv));
   if (!ran.ok()) {
-    return fail_with_help(fmt::format("the packages of the environment cannot be chosen from {}: {}",
-                                      mirror_, printable(apt_error(ran))),
-                          "check the names after --packages; --mirror URL names another mirror");
+    return fail_with_help(
+        fmt::format("the packages of the environment cannot be chosen from {}: {}", mirror_,
+                    printable(apt_error(ran))),
+        "check the names after --packages; --mirror URL names another mirror");
   }
   std::vector<LockedPackage> packages;
   std::istringstream lines(ran.out);
@@ -306,7 +309,8 @@ Result<void> DebianArchive::fetch(const std::vector<LockedPackage>& packages,
     const fs::path& file = files[package.name + "=" + package.version];
     DSI_TRY(std::string digest, sha256_file(file));
     if (digest != package.sha256) {
-      return fail("{} {} arrived damaged: its SHA-256 is {}", package.name, package.version, digest);
+      return fail("{} {} arrived damaged: its SHA-256 is {}", package.name, package.version,
+                  digest);
     }
     fs::rename(file, folder / (digest + ".deb"), error);
     if (error) return fail("cannot keep {}: {}", file.string(), error.message());

@@ -35,7 +35,8 @@ class DebianArchive {
                                     ProcessRunner& processes, Progress& progress,
                                     std::stop_token stop);
 
-  // These packages and all that they depend on, sorted, with the digests that the signed lists give.
+  // These packages and all that they depend on, sorted, with the digests that the signed lists
+  // give.
   Result<std::vector<LockedPackage>> resolve(const std::vector<std::string>& names) const;
 
   // The .deb of each, below `folder` and named by digest; one that is there is not fetched. An

@@ -51,8 +51,7 @@ std::string series_of(const std::string& version) {
 void choose_base(const EnvironmentNeeds& needs, Environment& environment) {
   const DebianBase* base = newest_base_for(needs.glibc, needs.glibcxx);
   auto limit = [&](std::string_view what, const std::string& version, const std::string& host) {
-    return version.empty() ? std::string()
-                           : fmt::format("{} of {} on {}", what, version, host);
+    return version.empty() ? std::string() : fmt::format("{} of {} on {}", what, version, host);
   };
   std::string limits = limit("a glibc", needs.glibc, needs.glibc_host);
   std::string cxx = limit("a libstdc++", needs.glibcxx, needs.glibcxx_host);
@@ -74,8 +73,8 @@ void choose_base(const EnvironmentNeeds& needs, Environment& environment) {
   std::string why = limits.empty() ? "no host says which C library it has" : limits;
   if (!limits.empty() && !cxx.empty()) why += ", " + cxx;
   environment.reasons.emplace_back(
-      "base", fmt::format("Debian {} ({}), glibc {}: {}", base->release, base->suite, base->glibc,
-                          why));
+      "base",
+      fmt::format("Debian {} ({}), glibc {}: {}", base->release, base->suite, base->glibc, why));
 }
 
 void choose_torch(const EnvironmentNeeds& needs, const EnvironmentWishes& wishes,
@@ -83,9 +82,9 @@ void choose_torch(const EnvironmentNeeds& needs, const EnvironmentWishes& wishes
   const DebianBase* base = find_base(environment.suite);
   environment.torch = wishes.torch_asked || needs.torch.empty() ? wishes.torch : needs.torch;
   const std::string series = series_of(environment.torch);
-  std::string whose = wishes.torch_asked      ? "--torch"
-                      : needs.torch.empty()   ? "the one of this machine"
-                                              : "what the hosts have";
+  std::string whose = wishes.torch_asked    ? "--torch"
+                      : needs.torch.empty() ? "the one of this machine"
+                                            : "what the hosts have";
   const bool here = environment.torch == wishes.torch;
   if (base != nullptr && !base->torch.empty() && series == base->torch &&
       (!here || wishes.torch_is_debians)) {
@@ -114,9 +113,9 @@ Result<void> choose_compiler(const EnvironmentNeeds& needs, const EnvironmentWis
     }
     environment.cuda = wishes.toolkit;
     environment.compute_capabilities = needs.compute_capabilities;
-    environment.reasons.emplace_back(
-        "CUDA", fmt::format("{} of this machine, for {}", wishes.toolkit,
-                            list_of(needs.compute_capabilities)));
+    environment.reasons.emplace_back("CUDA",
+                                     fmt::format("{} of this machine, for {}", wishes.toolkit,
+                                                 list_of(needs.compute_capabilities)));
   }
   const DebianBase* base = find_base(environment.suite);
   if (base == nullptr) return {};
@@ -178,9 +177,9 @@ Result<EnvironmentNeeds> needs_of(const std::vector<SurveyRow>& rows, bool torch
         "ds-install survey says why; --lock FILE uses an environment that was derived before");
   }
   if (archs.size() > 1) {
-    return fail_with_help(fmt::format("the hosts are of different processor architectures: {}",
-                                      kinds_text(archs)),
-                          kOneEach);
+    return fail_with_help(
+        fmt::format("the hosts are of different processor architectures: {}", kinds_text(archs)),
+        kOneEach);
   }
   if (libcs.size() > 1 || (libcs.size() == 1 && libcs.begin()->first != "glibc")) {
     return fail_with_help(fmt::format("the ops are built for glibc, and there is another C "

@@ -13,14 +13,14 @@ namespace dsi {
 
 // What all hosts together ask of a build. Empty texts: no host says.
 struct EnvironmentNeeds {
-  std::string arch;          // uname -m
-  std::string glibc;         // The lowest.
-  std::string glibc_host;    // A host that has it.
-  std::string glibcxx;       // The same of libstdc++.
+  std::string arch;        // uname -m
+  std::string glibc;       // The lowest.
+  std::string glibc_host;  // A host that has it.
+  std::string glibcxx;     // The same of libstdc++.
   std::string glibcxx_host;
-  std::string torch;         // "2.11.0+cu130"
-  std::string torch_cuda;    // "13.0"
-  std::string python;        // "3.11", of the Python that the torch is in.
+  std::string torch;                              // "2.11.0+cu130"
+  std::string torch_cuda;                         // "13.0"
+  std::string python;                             // "3.11", of the Python that the torch is in.
   std::vector<std::string> compute_capabilities;  // Of all devices, ascending, each once.
   std::vector<std::string> unknown;               // Hosts that nobody could look at.
 };
@@ -54,11 +54,11 @@ struct Environment {
 };
 
 struct EnvironmentWishes {
-  std::string torch;       // The version of the one that the user or this machine names.
-  std::string torch_cuda;  // Its CUDA.
+  std::string torch;              // The version of the one that the user or this machine names.
+  std::string torch_cuda;         // Its CUDA.
   bool torch_asked = false;       // --torch names it.
   bool torch_is_debians = false;  // It is the system's.
-  std::string toolkit;  // The CUDA toolkit of this machine for it; empty: none.
+  std::string toolkit;            // The CUDA toolkit of this machine for it; empty: none.
 };
 
 // An error: no compiler of the base is old enough for the toolkit, devices without a toolkit.

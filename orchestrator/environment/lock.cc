@@ -94,7 +94,8 @@ class Reader {
   void note(const YAML::Node& node, const std::string& what) {
     if (!mistake_.empty()) return;
     const YAML::Mark mark = node.IsDefined() ? node.Mark() : YAML::Mark::null_mark();
-    mistake_ = fmt::format("{}:{}: {}", printable(file_.string()), std::max(mark.line, 0) + 1, what);
+    mistake_ =
+        fmt::format("{}:{}: {}", printable(file_.string()), std::max(mark.line, 0) + 1, what);
   }
 
   Result<EnvironmentLock> done(EnvironmentLock lock) const {
@@ -160,7 +161,8 @@ class Reader {
     lock.cuda = word(cuda, "version");
     lock.cuda_sha256 = digest(cuda);
     for (const auto& one : cuda["compute_capabilities"]) {
-      if (!one.IsScalar() || !is_plain(one.Scalar())) note(cuda, "a compute capability is like 9.0");
+      if (!one.IsScalar() || !is_plain(one.Scalar()))
+        note(cuda, "a compute capability is like 9.0");
       lock.compute_capabilities.push_back(one.IsScalar() ? one.Scalar() : "");
     }
   }
@@ -178,8 +180,7 @@ class Reader {
       only(node, {"name", "version", "sha256"});
       all.push_back({word(node, "name"), word(node, "version"), digest(node)});
     }
-    std::sort(all.begin(), all.end(),
-              [](const auto& a, const auto& b) { return a.name < b.name; });
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     return all;
   }
 

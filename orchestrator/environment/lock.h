@@ -1,7 +1,8 @@
 #pragma once
 
 // The lock of an environment: exact versions and digests of all that a build uses. Two machines
-// with the same lock build the same bytes; its fingerprint stands in the manifest of what was built.
+// with the same lock build the same bytes; its fingerprint stands in the manifest of what was
+// built.
 
 #include <filesystem>
 #include <string>

@@ -101,7 +101,8 @@ Result<void> link_tools(const EnvironmentLock& lock, const fs::path& root) {
   for (const char* name : {"c++", "g++"}) link(name, fmt::format("/usr/bin/g++-{}", lock.compiler));
   for (const char* name : {"cc", "gcc"}) link(name, fmt::format("/usr/bin/gcc-{}", lock.compiler));
   for (const LockedPackage& wheel : lock.wheels) {
-    if (wheel.name == "cmake") link("cmake", fmt::format("/{}/cmake/cmake/data/bin/cmake", kWheels));
+    if (wheel.name == "cmake")
+      link("cmake", fmt::format("/{}/cmake/cmake/data/bin/cmake", kWheels));
   }
   fs::create_directories(root / "tmp", error);
   if (error) return fail("cannot finish {}: {}", root.string(), error.message());
@@ -153,8 +154,8 @@ Result<std::vector<CudaToolkit>> toolkits_of(const EnvironmentLock& lock, Proces
   std::string found;
   for (CudaToolkit& toolkit : find_toolkits(nvcc_places(), processes, stop)) {
     DSI_TRY(std::string digest, toolkit_digest(toolkit));
-    found += fmt::format("{}{} ({})", found.empty() ? "" : ", ", toolkit.version,
-                         toolkit.nvcc.string());
+    found +=
+        fmt::format("{}{} ({})", found.empty() ? "" : ", ", toolkit.version, toolkit.nvcc.string());
     if (digest == lock.cuda_sha256) fitting.push_back(std::move(toolkit));
   }
   if (fitting.empty()) {
@@ -200,14 +201,13 @@ Result<fs::path> make_probe(const Folders& folders, const std::string& environme
   fs::create_directories(folder, error);
   const fs::path fresh = folder / fmt::format("new.{}", ::getpid());
   // As orchestrator/probe/CMakeLists.txt does it.
-  DSI_TRY(ProcessResult ran,
-          sandbox.run({{"cc", "-std=gnu11", "-Os", "-g0", "-s", "-Wl,--build-id=none",
-                        "-Wl,--as-needed", "-o", fresh.string(), folders.probe_source.string(),
-                        "-ldl"},
-                       {},
-                       {},
-                       {}},
-                      Deadline::after(2min), stop));
+  DSI_TRY(ProcessResult ran, sandbox.run({{"cc", "-std=gnu11", "-Os", "-g0", "-s",
+                                           "-Wl,--build-id=none", "-Wl,--as-needed", "-o",
+                                           fresh.string(), folders.probe_source.string(), "-ldl"},
+                                          {},
+                                          {},
+                                          {}},
+                                         Deadline::after(2min), stop));
   if (!ran.ok()) return fail("ds-probe does not compile in the environment: {}", ran.err);
   fs::rename(fresh, probe, error);
   if (error) return fail("cannot keep {}: {}", probe.string(), error.message());
@@ -228,8 +228,8 @@ Result<std::string> toolkit_digest(const CudaToolkit& toolkit) {
   std::error_code error;
   const fs::path home = fs::canonical(toolkit.nvcc, error).parent_path().parent_path();
   std::vector<ReleaseFile> files;
-  for (const char* part : {"bin/nvcc", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "bin/nvlink",
-                           "nvvm/bin/cicc"}) {
+  for (const char* part :
+       {"bin/nvcc", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "bin/nvlink", "nvvm/bin/cicc"}) {
     if (fs::exists(home / part)) files.push_back({part, home / part, true});
   }
   return digest_of(files).map_error(in("while reading the CUDA toolkit in {}", home.string()));
@@ -277,9 +277,9 @@ Result<BuildRoot> BuildRoot::open(const Options& options, const Folders& folders
                                   ProcessRunner& processes, std::stop_token stop) {
   const fs::path root = fs::absolute(options.env).lexically_normal();
   if (!fs::exists(root / kLockName)) {
-    return fail_with_help(fmt::format("{} is no environment: there is no {} in it", root.string(),
-                                      kLockName),
-                          "make one: ds-install env -H hostfile --make DIR");
+    return fail_with_help(
+        fmt::format("{} is no environment: there is no {} in it", root.string(), kLockName),
+        "make one: ds-install env -H hostfile --make DIR");
   }
   BuildRoot build;
   DSI_TRY(build.lock_, read_lock(root / kLockName));

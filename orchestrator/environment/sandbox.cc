@@ -34,8 +34,8 @@ void mount_entries(const fs::path& root, const fs::path& folder,
     const fs::path outside = root / inside.relative_path();
     if (inside == "/proc" || inside == "/dev" || inside == "/sys" || inside == "/tmp") continue;
     if (fs::is_symlink(outside)) {
-      argv.insert(argv.end(), {"--symlink", fs::read_symlink(outside, error).string(),
-                               inside.string()});
+      argv.insert(argv.end(),
+                  {"--symlink", fs::read_symlink(outside, error).string(), inside.string()});
       continue;
     }
     auto lies_here = [&](const ShownFolder& one) { return is_within(one.path, inside); };

@@ -19,9 +19,14 @@ namespace {
 
 // pip with what says for whom, and not for the Python that runs it.
 std::vector<std::string> pip(const char* command, const WheelTarget& target) {
-  std::vector<std::string> argv = {"python3",    "-m",        "pip",
-                                   command,      "--quiet",   "--no-input",
-                                   "--no-deps",  "--only-binary=:all:",
+  std::vector<std::string> argv = {"python3",
+                                   "-m",
+                                   "pip",
+                                   command,
+                                   "--quiet",
+                                   "--no-input",
+                                   "--no-deps",
+                                   "--only-binary=:all:",
                                    "--disable-pip-version-check"};
   for (const std::string& platform : wheel_platforms(target.machine, target.glibc)) {
     argv.insert(argv.end(), {"--platform", platform});
@@ -55,20 +60,18 @@ Result<LockedPackage> resolve_wheel(const std::string& requirement, const WheelT
                                     ProcessRunner& processes, std::stop_token stop) {
   std::vector<std::string> argv = pip("install", target);
   // Nothing is installed, but pip takes a platform only with a target.
-  argv.insert(argv.end(), {"--dry-run", "--ignore-installed", "--target", "/nonexistent", "--report",
-                           "-", "--", requirement});
+  argv.insert(argv.end(), {"--dry-run", "--ignore-installed", "--target", "/nonexistent",
+                           "--report", "-", "--", requirement});
   auto ran = processes.run({argv, "/", {}}, Deadline::after(5min), stop);
   if (!ran || !ran->ok()) return tl::unexpected<Error>(pip_error(requirement, ran));
   try {
     const auto report = nlohmann::json::parse(ran->out);
     const auto& item = report.at("install").at(0);
-    return LockedPackage{
-        item.at("metadata").at("name"), item.at("metadata").at("version"),
-        item.at("download_info").at("archive_info").at("hashes").at("sha256")};
+    return LockedPackage{item.at("metadata").at("name"), item.at("metadata").at("version"),
+                         item.at("download_info").at("archive_info").at("hashes").at("sha256")};
   } catch (const nlohmann::json::exception&) {
-    return fail_with_help(
-        fmt::format("the index says nothing of a digest of {}", requirement),
-        "name an index that does with -m URL; pip must be 22.2 or later");
+    return fail_with_help(fmt::format("the index says nothing of a digest of {}", requirement),
+                          "name an index that does with -m URL; pip must be 22.2 or later");
   }
 }
 

@@ -67,11 +67,11 @@ Result<EnvironmentLock> lock_of_bullseye(const fs::path& torch_folder) {
   lock.torch = torch.version;
   DSI_TRY(lock.torch_sha256, torch_digest(torch));
   const fs::path cache = kept_cache() / "ds-install";
-  DSI_TRY(DebianArchive archive, DebianArchive::open(bullseye(), lock.architecture, "", cache,
-                                                     processes, progress, {}));
+  DSI_TRY(DebianArchive archive,
+          DebianArchive::open(bullseye(), lock.architecture, "", cache, processes, progress, {}));
   DSI_TRY(lock.packages, archive.resolve(packages_for(bullseye(), lock.compiler, false, {})));
-  DSI_TRY(LockedPackage cmake, resolve_wheel("cmake>=3.23,<4", {"x86_64", "2.31", "", ""},
-                                             processes, {}));
+  DSI_TRY(LockedPackage cmake,
+          resolve_wheel("cmake>=3.23,<4", {"x86_64", "2.31", "", ""}, processes, {}));
   lock.wheels.push_back(std::move(cmake));
   return lock;
 }
@@ -136,10 +136,9 @@ class Environments : public ::testing::Test {
   }
   // With a build cache of its own, so that nothing is taken from another root's build.
   Manifest build(const std::string& name, std::vector<std::string> where) {
-    std::vector<std::string> command = {DSI_PROGRAM,      "build",     "--ops-dir",
-                                        DSI_PROGRAM_PLAIN_OPS, "--ops", "weigh",
-                                        "--torch",        "torch",     "-o",
-                                        name + ".tar.zst"};
+    std::vector<std::string> command = {
+        DSI_PROGRAM, "build", "--ops-dir", DSI_PROGRAM_PLAIN_OPS, "--ops", "weigh",
+        "--torch",   "torch", "-o",        name + ".tar.zst"};
     command.insert(command.end(), where.begin(), where.end());
     ProcessResult built = run(at(name + " cache"), folder_.path(), command);
     EXPECT_TRUE(built.ok()) << built.err;
@@ -151,7 +150,8 @@ class Environments : public ::testing::Test {
   EnvironmentLock lock_;
 };
 
-TEST_F(Environments, Two_roots_of_one_lock_build_the_same_bytes_which_run_where_this_machine_s_do_not) {
+TEST_F(Environments,
+       Two_roots_of_one_lock_build_the_same_bytes_which_run_where_this_machine_s_do_not) {
   make("one");
   make("somewhere else/deeper/two");
   Manifest one = build("first", {"--env", "one"});
@@ -215,7 +215,8 @@ TEST(Environment, A_folder_that_is_no_environment_is_said) {
   ProcessResult built =
       run(folder.path(), folder.path(), {DSI_PROGRAM, "build", "--env", folder.path().string()});
   EXPECT_EQ(built.exit_code, 3);
-  EXPECT_THAT(built.err, AllOf(HasSubstr("is no environment"), HasSubstr("env -H hostfile --make")));
+  EXPECT_THAT(built.err,
+              AllOf(HasSubstr("is no environment"), HasSubstr("env -H hostfile --make")));
 }
 
 TEST(Environment, A_mirror_that_does_not_answer_is_said) {
@@ -243,9 +244,9 @@ TEST(Environment, Every_op_against_a_torch_of_the_index_runs_in_bullseye_on_requ
     ProcessResult made = run(kept_cache(), folder.path(),
                              {DSI_PROGRAM, "env", "--lock", "ds-env.lock", "--make", root});
     ASSERT_TRUE(made.ok()) << made.err;
-    ProcessResult built = run(folder.path() / ("cache" + root), folder.path(),
-                              {DSI_PROGRAM, "build", "--env", root, "--torch", torch, "-o",
-                               "ops.tar.zst"});
+    ProcessResult built =
+        run(folder.path() / ("cache" + root), folder.path(),
+            {DSI_PROGRAM, "build", "--env", root, "--torch", torch, "-o", "ops.tar.zst"});
     ASSERT_TRUE(built.ok()) << built.err;
     digests[i] = sha256_file(folder.path() / "ops.tar.zst").value_or("");
     auto payload = read_bundle(folder.path() / "ops.tar.zst", folder.path() / "read");

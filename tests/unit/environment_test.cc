@@ -129,8 +129,8 @@ TEST(Environment, The_compiler_is_the_newest_of_the_base_that_nvcc_takes) {
   wishes.toolkit = "11.8";
   auto too_old = derived({row}, wishes);
   ASSERT_FALSE(too_old);
-  EXPECT_THAT(too_old.error().what, AllOf(HasSubstr("nvcc 11.8"), HasSubstr("g++ above 11"),
-                                          HasSubstr("g++-12")));
+  EXPECT_THAT(too_old.error().what,
+              AllOf(HasSubstr("nvcc 11.8"), HasSubstr("g++ above 11"), HasSubstr("g++-12")));
 
   wishes.toolkit.clear();
   auto none = derived({row}, wishes);
@@ -211,18 +211,17 @@ struct Mistake {
 };
 
 TEST(EnvironmentLock, Nothing_is_taken_that_is_no_name_version_or_digest) {
-  for (const Mistake& mistake :
-       {Mistake{"dash", "-o", "name must be a name or a version"},
-        {"0.5.11+git", "0.5; rm", "version must be"},
-        {"suite: bullseye", "suite: ../bullseye", "suite must be"},
-        {"suite: bullseye", "suite: buster", "there is no base buster"},
-        {"g++-10", "clang", "g++-N"},
-        {"version: 1\n", "version: 2\n", "version 1 of locks"},
-        {"from: folder", "from: elsewhere", "folder, debian or wheel"},
-        {"aaaaaaaa", "AAAAAAAA", "64 hexadecimal"},
-        {"python:", "pyton:", "pyton"},
-        {"packages:", "wheels:", "twice"},
-        {"- {name: \"dash\"", "- [name: \"dash\"", "not YAML"}}) {
+  for (const Mistake& mistake : {Mistake{"dash", "-o", "name must be a name or a version"},
+                                 {"0.5.11+git", "0.5; rm", "version must be"},
+                                 {"suite: bullseye", "suite: ../bullseye", "suite must be"},
+                                 {"suite: bullseye", "suite: buster", "there is no base buster"},
+                                 {"g++-10", "clang", "g++-N"},
+                                 {"version: 1\n", "version: 2\n", "version 1 of locks"},
+                                 {"from: folder", "from: elsewhere", "folder, debian or wheel"},
+                                 {"aaaaaaaa", "AAAAAAAA", "64 hexadecimal"},
+                                 {"python:", "pyton:", "pyton"},
+                                 {"packages:", "wheels:", "twice"},
+                                 {"- {name: \"dash\"", "- [name: \"dash\"", "not YAML"}}) {
     std::string text = lock_text(some_lock());
     const std::size_t at = text.find(mistake.find);
     ASSERT_NE(at, std::string::npos) << mistake.find;
@@ -248,9 +247,9 @@ TEST(Conda, The_text_pins_what_the_hosts_determine) {
   environment.compute_capabilities = {"8.0", "9.0"};
   auto text = conda_text(environment, "ops");
   ASSERT_TRUE(text);
-  for (const char* line :
-       {"name: ops\n", "  - python=3.11\n", "  - gxx_linux-64=10\n", "  - sysroot_linux-64=2.28\n",
-        "  - cuda-version=13.0\n", "      - torch==2.11.0\n", "TORCH_CUDA_ARCH_LIST: \"8.0;9.0\"\n"}) {
+  for (const char* line : {"name: ops\n", "  - python=3.11\n", "  - gxx_linux-64=10\n",
+                           "  - sysroot_linux-64=2.28\n", "  - cuda-version=13.0\n",
+                           "      - torch==2.11.0\n", "TORCH_CUDA_ARCH_LIST: \"8.0;9.0\"\n"}) {
     EXPECT_THAT(*text, HasSubstr(line));
   }
   environment.cuda.clear();
@@ -265,10 +264,11 @@ TEST(Conda, The_text_pins_what_the_hosts_determine) {
 // ---- where packages come from
 
 TEST(Environment, The_mirror_is_the_one_of_apts_own_configuration) {
-  EXPECT_EQ(mirror_in("'http://mirror.example/debian-security/dists/bookworm-security/InRelease' a 0\n"
-                      "'https://tools.example/apt/dists/nodistro/InRelease' b 0\n"
-                      "'http://mirror.example/debian/dists/bookworm/InRelease' c 0 \n"),
-            "http://mirror.example/debian");
+  EXPECT_EQ(
+      mirror_in("'http://mirror.example/debian-security/dists/bookworm-security/InRelease' a 0\n"
+                "'https://tools.example/apt/dists/nodistro/InRelease' b 0\n"
+                "'http://mirror.example/debian/dists/bookworm/InRelease' c 0 \n"),
+      "http://mirror.example/debian");
   EXPECT_EQ(mirror_in("'http://archive.example/ubuntu/dists/jammy/InRelease' a 0\n"), "");
   EXPECT_EQ(mirror_in(""), "");
 }
@@ -297,18 +297,20 @@ TEST(Sandbox, Folders_above_a_shown_one_are_opened_and_the_others_mounted_whole)
   }
   fs::create_directory_symlink("usr/bin", root / "bin");
   Command command{{"c++", "--version"}, {}, {{"NINJA_STATUS", "[%f/%t] "}}, {}};
-  const std::string line = joined(sandbox_command(
-      root, {{"/usr/local/cuda/bin", false}, {"/home/me/.cache", true}}, command));
+  const std::string line = joined(
+      sandbox_command(root, {{"/usr/local/cuda/bin", false}, {"/home/me/.cache", true}}, command));
   const std::string at = root.string();
   EXPECT_THAT(line, HasSubstr("--ro-bind " + at + "/etc /etc "));
   EXPECT_THAT(line, HasSubstr("--symlink usr/bin /bin "));
-  EXPECT_THAT(line, HasSubstr("--dir /usr --ro-bind " + at + "/usr/bin /usr/bin --dir /usr/local "
-                              "--dir /usr/local/cuda --ro-bind " + at + "/usr/local/lib "));
+  EXPECT_THAT(line, HasSubstr("--dir /usr --ro-bind " + at +
+                              "/usr/bin /usr/bin --dir /usr/local "
+                              "--dir /usr/local/cuda --ro-bind " +
+                              at + "/usr/local/lib "));
   EXPECT_THAT(line, HasSubstr("--bind /home/me/.cache /home/me/.cache "
                               "--ro-bind /usr/local/cuda/bin /usr/local/cuda/bin "));
   EXPECT_THAT(line, AllOf(HasSubstr("--unshare-all"), HasSubstr("--clearenv"),
-                          HasSubstr("--setenv NINJA_STATUS [%f/%t] "),
-                          Not(HasSubstr(at + "/proc")), Not(HasSubstr(at + "/tmp"))));
+                          HasSubstr("--setenv NINJA_STATUS [%f/%t] "), Not(HasSubstr(at + "/proc")),
+                          Not(HasSubstr(at + "/tmp"))));
   EXPECT_TRUE(line.ends_with("--chdir / -- c++ --version ")) << line;
 }
 
