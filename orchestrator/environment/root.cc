@@ -33,14 +33,12 @@ std::string machine_of(const std::string& architecture) {
 Result<void> fetch_all(const EnvironmentLock& lock, const PackageSources& sources,
                        const fs::path& packages, const fs::path& cache, ProcessRunner& processes,
                        Progress& progress, std::stop_token stop) {
-  auto missing = [&](std::vector<LockedPackage> all, const char* suffix) {
-    std::erase_if(all, [&](const LockedPackage& package) {
-      return fs::exists(packages / (package.sha256 + suffix));
-    });
-    return all;
-  };
+  std::vector<LockedPackage> debs = lock.packages;
+  std::erase_if(debs, [&](const LockedPackage& package) {
+    return fs::exists(packages / (package.sha256 + ".deb"));
+  });
   const DebianBase& base = *find_base(lock.suite);
-  if (auto debs = missing(lock.packages, ".deb"); !debs.empty()) {
+  if (!debs.empty()) {
     DSI_TRY(DebianArchive archive, DebianArchive::open(base, lock.architecture, sources.mirror,
                                                        cache, processes, progress, stop));
     progress.update("Fetching", fmt::format("{} packages of {}", debs.size(), lock.suite));
@@ -48,11 +46,21 @@ Result<void> fetch_all(const EnvironmentLock& lock, const PackageSources& source
   }
   const WheelTarget target{machine_of(lock.architecture), std::string(base.glibc), lock.python,
                            sources.index};
-  for (const LockedPackage& wheel : missing(lock.wheels, ".whl")) {
+  for (const LockedPackage& wheel : lock.wheels) {
+    if (!kept_wheel(wheel, packages).empty()) continue;
     progress.update("Fetching", wheel.name + " " + wheel.version);
     DSI_CHECK(fetch_wheel(wheel, target, packages, processes, stop));
   }
   return {};
+}
+
+// The cache is a folder of the user's, and may have been damaged since.
+Result<void> check_kept(const LockedPackage& package, const fs::path& file) {
+  DSI_TRY(std::string digest, sha256_file(file));
+  if (digest == package.sha256) return {};
+  std::error_code error;
+  fs::remove(file, error);
+  return fail_with_help(fmt::format("{} was damaged in the cache", package.name), "try again");
 }
 
 Result<void> unpack_all(const EnvironmentLock& lock, const fs::path& packages, const fs::path& root,
@@ -65,12 +73,7 @@ Result<void> unpack_all(const EnvironmentLock& lock, const fs::path& packages, c
   for (const LockedPackage& package : debs) {
     progress.update("Unpacking", package.name);
     const fs::path file = packages / (package.sha256 + ".deb");
-    // The cache is a folder of the user's, and may have been damaged since.
-    DSI_TRY(std::string digest, sha256_file(file));
-    if (digest != package.sha256) {
-      fs::remove(file, error);
-      return fail_with_help(fmt::format("{} was damaged in the cache", package.name), "try again");
-    }
+    DSI_CHECK(check_kept(package, file));
     DSI_TRY(ProcessResult ran,
             processes.run({{"dpkg-deb", "-x", file.string(), root.string()}, {}, {}, {}},
                           Deadline::after(10min), stop));
@@ -83,8 +86,9 @@ Result<void> unpack_all(const EnvironmentLock& lock, const fs::path& packages, c
     progress.update("Unpacking", wheel.name);
     const fs::path folder = root / kWheels / wheel.name;
     fs::create_directories(folder, error);
-    DSI_TRY(WheelContent content,
-            open_wheel(packages / (wheel.sha256 + ".whl"), folder).map_error(in("{}", wheel.name)));
+    const fs::path file = kept_wheel(wheel, packages);
+    DSI_CHECK(check_kept(wheel, file));
+    DSI_TRY(WheelContent content, open_wheel(file, folder).map_error(in("{}", wheel.name)));
     (void)content;
   }
   return {};

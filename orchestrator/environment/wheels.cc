@@ -36,6 +36,14 @@ std::vector<std::string> pip(const char* command, const WheelTarget& target) {
   return argv;
 }
 
+fs::path wheel_in(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".whl") return it->path();
+  }
+  return {};
+}
+
 Error pip_error(const std::string& what, const Result<ProcessResult>& ran) {
   std::string why = ran ? ran->err : ran.error().what;
   why = why.substr(0, why.find_last_not_of('\n') + 1);
@@ -75,6 +83,10 @@ Result<LockedPackage> resolve_wheel(const std::string& requirement, const WheelT
   }
 }
 
+fs::path kept_wheel(const LockedPackage& wheel, const fs::path& folder) {
+  return wheel_in(folder / wheel.sha256);
+}
+
 Result<void> fetch_wheel(const LockedPackage& wheel, const WheelTarget& target,
                          const fs::path& folder, ProcessRunner& processes, std::stop_token stop) {
   const fs::path fresh = folder / fmt::format("new.{}", ::getpid());
@@ -88,17 +100,15 @@ Result<void> fetch_wheel(const LockedPackage& wheel, const WheelTarget& target,
   argv.insert(argv.end(), {"--require-hashes", "--dest", fresh.string(), "-r",
                            (fresh / "requirements.txt").string()});
   auto ran = processes.run({argv, "/", {}}, Deadline::after(30min), stop);
-  fs::path file;
-  for (fs::directory_iterator it(fresh, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".whl") file = it->path();
-  }
+  const fs::path file = wheel_in(fresh);
   if (!ran || !ran->ok() || file.empty()) {
     fs::remove_all(fresh, error);
     return tl::unexpected<Error>(pip_error(what + " as the lock has it", ran));
   }
   DSI_TRY(std::string digest, sha256_file(file));
   if (digest != wheel.sha256) return fail("{} arrived damaged: its SHA-256 is {}", what, digest);
-  fs::rename(file, folder / (digest + ".whl"), error);
+  fs::create_directory(folder / digest, error);
+  fs::rename(file, folder / digest / file.filename(), error);
   if (error) return fail("cannot keep {}: {}", file.string(), error.message());
   fs::remove_all(fresh, error);
   return {};

@@ -28,7 +28,10 @@ std::vector<std::string> wheel_platforms(const std::string& machine, const std::
 Result<LockedPackage> resolve_wheel(const std::string& requirement, const WheelTarget& target,
                                     ProcessRunner& processes, std::stop_token stop);
 
-// Fetches exactly that one, to `folder`/<digest>.whl.
+// Where fetch_wheel has put it below `folder`; empty: nowhere yet.
+std::filesystem::path kept_wheel(const LockedPackage& wheel, const std::filesystem::path& folder);
+
+// Fetches exactly that one. It keeps its name, which is part of what a wheel says of itself.
 Result<void> fetch_wheel(const LockedPackage& wheel, const WheelTarget& target,
                          const std::filesystem::path& folder, ProcessRunner& processes,
                          std::stop_token stop);
