@@ -45,24 +45,44 @@ Result<int> number(const OptionSpec& option, string_view text) {
   return value;
 }
 
-// The names of rules have dashes, those of ops do not.
-bool is_name(string_view name, bool dashes) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [&](unsigned char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           (dashes && c == '-');
-  });
+// What a list may name.
+struct NameKind {
+  string_view option;
+  string_view what;
+  string_view marks;  // That stand in such a name, besides letters and digits.
+  string_view example;
+};
+constexpr NameKind kOpNames = {"ops", "ops", "_", "cpu_adam,cpu_lion"};
+constexpr NameKind kOtherNames[] = {
+    {"ignore", "rules", "_-", "torch-other-version,no-space"},
+    {"debian-packages", "packages", "-+.", "libnuma-dev,libfoo-dev"},
+};
+
+const NameKind& names_in(string_view option) {
+  for (const NameKind& kind : kOtherNames) {
+    if (kind.option == option) return kind;
+  }
+  return kOpNames;
 }
 
-Result<void> add_names(std::vector<std::string>& names, string_view text, bool rules) {
+// No name begins with a mark: it must not be taken for an option by whoever is given it.
+bool is_name(string_view name, const NameKind& kind) {
+  return !name.empty() && name.front() != '-' && name.front() != '+' && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), [&](unsigned char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  kind.marks.find(static_cast<char>(c)) != string_view::npos;
+         });
+}
+
+Result<void> add_names(std::vector<std::string>& names, string_view text, const NameKind& kind) {
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     const std::string name(text.substr(at, comma - at));
     at = comma + 1;
-    if (!is_name(name, rules)) {
-      return tl::unexpected(Error{
-          fmt::format("needs names of {} with commas between, not \"{}\"", rules ? "rules" : "ops",
-                      printable(text)),
-          rules ? "for example torch-other-version,no-space" : "for example cpu_adam,cpu_lion"});
+    if (!is_name(name, kind)) {
+      return tl::unexpected(Error{fmt::format("needs names of {} with commas between, not \"{}\"",
+                                              kind.what, printable(text)),
+                                  fmt::format("for example {}", kind.example)});
     }
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
@@ -399,7 +419,7 @@ Result<void> set_option(Options& options, const OptionSpec& option, string_view 
     DSI_TRY(const int seconds, number(option, value));
     options.** time = std::chrono::seconds(seconds);
   } else if (const auto* ops = std::get_if<std::vector<std::string> Options::*>(&option.field)) {
-    DSI_CHECK(add_names(options.**ops, value, option.name == "ignore"));
+    DSI_CHECK(add_names(options.**ops, value, names_in(option.name)));
   } else if (const auto* paths =
                  std::get_if<std::vector<std::filesystem::path> Options::*>(&option.field)) {
     (options.**paths).emplace_back(value);

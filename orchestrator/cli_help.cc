@@ -35,6 +35,8 @@ Everyday use:
   ds-install report -H hosts.txt              does every op work on every host?
   ds-install build -o ops.tar.zst             compile here, then, where there is no compiler:
   ds-install --bundle ops.tar.zst             install that
+  ds-install env -H hosts.txt --make ROOT     lock what these hosts need of a build, as a root
+  ds-install build --env ROOT                 compile in there: the same bytes anywhere
   ds-install --deepspeed ./DeepSpeed -H hosts.txt
                                               DeepSpeed itself, built once, in every host's Python
   ds-install -e                               write examples: hostfile, configuration, programs

@@ -40,21 +40,23 @@ Result<Folders> find_folders() {
     folders.examples = installed / "share/ds-install/examples";
     parts = installed / "libexec/ds-install";
     folders.package_program = parts / "ds-package";
+    folders.probe_source = parts / "ds_probe.c";
   } else {
     // build/<preset>/ds-install in a checkout.
     fs::path source = bin.parent_path().parent_path();
     folders.kernels = source / "kernels";
     folders.examples = source / "examples";
     folders.package_program = source / "orchestrator/package/ds_package.py";
+    folders.probe_source = source / "orchestrator/probe/ds_probe.c";
   }
   folders.agent = parts / "ds-agent";
   folders.agent_compressed = parts / "ds-agent.lzma";
   folders.loader = parts / "ds-loader";
   folders.probe = parts / "ds-probe";
   folders.facts = parts / "ds-facts";
-  for (const fs::path& part :
-       {folders.agent, folders.agent_compressed, folders.loader, folders.probe, folders.facts,
-        folders.package_program, folders.kernels / "CMakeLists.txt"}) {
+  for (const fs::path& part : {folders.agent, folders.agent_compressed, folders.loader,
+                               folders.probe, folders.probe_source, folders.facts,
+                               folders.package_program, folders.kernels / "CMakeLists.txt"}) {
     if (!fs::exists(part)) {
       return fail_with_help(fmt::format("a part of ds-install is missing: {}", part.string()),
                             "build or install ds-install again, as a whole");

@@ -15,6 +15,7 @@ struct Folders {
   std::filesystem::path agent_compressed;  // The same as .lzma.
   std::filesystem::path loader;            // ds-loader, which brings it there.
   std::filesystem::path probe;             // ds-probe, for the nodes.
+  std::filesystem::path probe_source;      // The same, to be compiled in an environment.
   std::filesystem::path package_program;   // ds-package, for the nodes' Pythons.
   std::filesystem::path facts;             // ds-facts, for the nodes.
   std::filesystem::path cache;             // $XDG_CACHE_HOME/ds-install

@@ -30,6 +30,7 @@
 #include "orchestrator/distribute/content_cache.h"
 #include "orchestrator/distribute/distributor.h"
 #include "orchestrator/elf.h"
+#include "orchestrator/environment/command.h"
 #include "orchestrator/examples.h"
 #include "orchestrator/exchange.h"
 #include "orchestrator/history.h"
@@ -110,6 +111,8 @@ const char* name_of(CommandKind command) {
       return "schedule";
     case CommandKind::kHistory:
       return "history";
+    case CommandKind::kEnvironment:
+      return "env";
     case CommandKind::kExamples:
       return "examples";
   }
@@ -129,6 +132,15 @@ bool is_on_record(CommandKind command) {
 }
 
 // ---- build → bundle
+
+ProcessRunner& compilers(World& world) {
+  return world.root != nullptr ? world.root->runner() : world.processes;
+}
+
+Result<Toolchain> toolchain_for(const Options& options, World& world) {
+  if (world.root != nullptr) return world.root->toolchain();
+  return find_toolchain(world.processes, options.torch, world.drain);
+}
 
 BuildRequest request_for(const Options& options, const World& world, Toolchain toolchain,
                          std::optional<CudaBuild> cuda) {
@@ -152,6 +164,12 @@ std::vector<std::string> devices_of(const std::vector<SurveyRow>& rows) {
 // Whether device code is made and for what, told to the user where it is not plain.
 Result<std::optional<CudaBuild>> choose_cuda(const CudaWish& wish, const Toolchain& toolchain,
                                              World& world) {
+  if (world.root != nullptr) {
+    DSI_TRY(CudaDecision decision,
+            decide_cuda(world.root->wish(wish), toolchain.torch, world.root->toolkits()));
+    for (const std::string& warning : decision.warnings) world.progress.warning(warning);
+    return std::move(decision.build);
+  }
   // Nothing that nvcc says matters to hosts without devices.
   const bool may_be =
       !wish.hosts_known || !wish.compute_capabilities.empty() || wish.accelerator == "cuda";
@@ -178,7 +196,7 @@ fs::path remembered_release(const World& world, const BuildRequest& request,
 Result<Payload> payload_of(const BuildResult& build, const Toolchain& toolchain,
                            const std::optional<CudaBuild>& cuda, const World& world) {
   DSI_TRY(std::vector<ReleaseFile> files, list_files(build.stage));
-  files.push_back({"bin/ds-probe", world.folders.probe, true});
+  files.push_back({"bin/ds-probe", world.root ? world.root->probe() : world.folders.probe, true});
   // The agent under its other name reports on the node; the content travels once for both.
   files.push_back({"bin/ds-report", world.folders.agent, true});
   std::vector<ManifestOp> ops;
@@ -243,7 +261,7 @@ tl::expected<Payload, RunError> build_payload(const Options& options, World& wor
   BuildRequest request = request_for(options, world, toolchain, cuda);
   auto begin = Clock::now();
   RUN_TRY(BuildResult build, world.drain.stop_requested() ? kExitInterrupted : kExitBuild,
-          build_ops(request, world.folders.cache, world.processes, world.progress, world.drain));
+          build_ops(request, world.folders.cache, compilers(world), world.progress, world.drain));
   std::vector<std::string> built;
   std::string failures;
   Error first;
@@ -474,6 +492,16 @@ Result<AgentBinary> load_agent(const Folders& folders) {
   return AgentBinary::load({folders.agent, folders.agent_compressed, folders.loader});
 }
 
+tl::expected<int, RunError> run_env(const Options& options, const std::vector<SurveyRow>& rows,
+                                    World& world) {
+  RUN_TRY(bool done, world.drain.stop_requested() ? kExitInterrupted : kExitBuild,
+          run_environment(options, rows, world.folders, world.processes, world.progress, world.out,
+                          world.drain)
+              .map([] { return true; }));
+  (void)done;
+  return kExitOk;
+}
+
 // install, plan, report, rollback, uninstall, hold: everything that has hosts.
 tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, RunEnd& end) {
   auto begin = Clock::now();
@@ -483,7 +511,8 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
   bool installs = options.command == CommandKind::kInstall || options.command == CommandKind::kPlan;
   const bool packs = installs && options.bundle.empty() && !options.python_package().empty();
   bool builds = installs && options.bundle.empty() && !packs;
-  bool looks = installs || options.command == CommandKind::kSurvey;
+  const bool derives = options.command == CommandKind::kEnvironment;
+  bool looks = installs || derives || options.command == CommandKind::kSurvey;
   // A mistake in a site's rules keeps nobody from a rollback.
   Rules rules;
   std::set<std::string> ignored;
@@ -522,7 +551,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
   std::shared_future<Result<Toolchain>> toolchain_later =
       std::async(std::launch::async, [&]() -> Result<Toolchain> {
         if (!builds) return Toolchain{};
-        return find_toolchain(world.processes, options.torch, world.drain);
+        return toolchain_for(options, world);
       }).share();
 
   Traffic traffic;
@@ -553,6 +582,7 @@ tl::expected<int, RunError> run_on_hosts(const Options& options, World& world, R
     if (world.drain.stop_requested()) return kExitInterrupted;
     return group_hosts(survey.rows).unlooked.empty() ? kExitOk : kExitSomeFailed;
   }
+  if (derives) return run_env(options, survey.rows, world);
   RUN_TRY(Toolchain toolchain, kExitBuild, Result<Toolchain>(toolchain_later.get()));
   std::optional<CudaBuild> cuda;
   if (builds) {
@@ -733,8 +763,7 @@ tl::expected<Payload, RunError> payload_for_bundle(const Options& options, World
     return build_package_payload(options, world, job, {});
   }
   RUN_TRY(AgentBinary agent, kExitUsage, load_agent(world.folders));
-  RUN_TRY(Toolchain toolchain, kExitBuild,
-          find_toolchain(world.processes, options.torch, world.drain));
+  RUN_TRY(Toolchain toolchain, kExitBuild, toolchain_for(options, world));
   RUN_TRY(std::optional<CudaBuild> cuda, kExitBuild,
           choose_cuda(cuda_wish(false, {}), toolchain, world));
   return build_payload(options, world, toolchain, cuda, agent);
@@ -816,9 +845,18 @@ tl::expected<int, RunError> run_command(const Options& options, World& world) {
     }
     world.progress.lasting("Emptied", "the build cache " + world.folders.cache.string());
   }
+  std::optional<BuildRoot> root;
+  if (!options.env.empty()) {
+    RUN_TRY(root, kExitBuild,
+            BuildRoot::open(options, world.folders, world.processes, world.drain));
+    world.root = &*root;
+  }
   switch (options.command) {
     case CommandKind::kBuild:
       return run_build(options, world);
+    case CommandKind::kEnvironment:
+      if (options.lock.empty()) return run_and_tell(options, world);
+      return run_env(options, {}, world);
     case CommandKind::kHosts:
       return run_hosts(options, world);
     case CommandKind::kSchedule: {

@@ -6,6 +6,7 @@
 #include <stop_token>
 
 #include "orchestrator/base/result.h"
+#include "orchestrator/environment/root.h"
 #include "orchestrator/folders.h"
 #include "orchestrator/options.h"
 #include "orchestrator/ports/process.h"
@@ -32,8 +33,9 @@ struct World {
   Webhook& webhook;
   Progress& progress;
   std::ostream& out;
-  std::stop_token drain;  // The first ^C.
-  std::stop_token abort;  // The second.
+  std::stop_token drain;            // The first ^C.
+  std::stop_token abort;            // The second.
+  const BuildRoot* root = nullptr;  // Where ops are compiled (--env); none: on this machine.
 };
 
 // An error that ended the whole run, with the exit code it means.

@@ -18,6 +18,7 @@ enum class CommandKind {
   kPlan,
   kSurvey,
   kBuild,
+  kEnvironment,  // env: what to build in.
   kReport,
   kRollback,
   kUninstall,
@@ -56,8 +57,9 @@ struct Options {
   std::vector<std::string> ops;                    // --ops a,b; empty: all.
   std::vector<std::filesystem::path> ops_folders;  // --ops-dir, any number of times.
   std::filesystem::path bundle;                    // --bundle FILE: install this, build nothing.
-  std::filesystem::path output;                    // build -o FILE; -e's folder.
+  std::filesystem::path output;                    // build -o FILE; env's lock; -e's folder.
   std::filesystem::path torch;                     // --torch PREFIX
+  std::filesystem::path env;                       // --env DIR: compile in there.
   // A Python package instead of the ops: a folder, an sdist, a wheel or a requirement to install;
   // to report, rollback and uninstall its name.
   std::string deepspeed;           // --deepspeed
@@ -97,6 +99,13 @@ struct Options {
   // What may go where.
   std::vector<std::filesystem::path> rules;  // --rules FILE, any number of times.
   std::vector<std::string> ignore;           // --ignore RULE[,RULE]: rules that are not asked.
+
+  // env
+  std::filesystem::path lock;                // --lock FILE: this one; no host is asked.
+  std::filesystem::path conda;               // --conda FILE
+  std::filesystem::path make;                // --make DIR
+  std::string mirror;                        // Of Debian; empty: the one of this machine's apt.
+  std::vector<std::string> debian_packages;  // More of them.
 
   // What is told.
   bool strict = false;  // An op that is not ok fails its host.

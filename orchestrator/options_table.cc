@@ -23,7 +23,8 @@ constexpr unsigned kHolding = bit(CommandKind::kHold) | bit(CommandKind::kUnhold
 constexpr unsigned kOnNodes = kTesting | bit(CommandKind::kUninstall) | kHolding;
 constexpr unsigned kTold = kOnNodes & ~bit(CommandKind::kPlan);
 constexpr unsigned kLooking = kInstall | bit(CommandKind::kSurvey);
-constexpr unsigned kReaching = kOnNodes | bit(CommandKind::kSurvey);
+constexpr unsigned kDeriving = bit(CommandKind::kEnvironment);
+constexpr unsigned kReaching = kOnNodes | bit(CommandKind::kSurvey) | kDeriving;
 constexpr unsigned kWithHosts = kReaching | bit(CommandKind::kHosts);
 constexpr unsigned kChanging =
     kInstall | bit(CommandKind::kRollback) | bit(CommandKind::kUninstall);
@@ -31,11 +32,13 @@ constexpr unsigned kRecorded = bit(CommandKind::kHistory);
 
 constexpr int kMostSeconds = 24 * 60 * 60;
 
-constexpr std::array<CommandSpec, 13> kCommands = {{
+constexpr std::array<CommandSpec, 14> kCommands = {{
     {"install", CommandKind::kInstall, "compile the ops, install them on every host (the default)"},
     {"plan", CommandKind::kPlan, "say what install would do; change nothing"},
     {"survey", CommandKind::kSurvey, "say what the hosts are, and what differs between them"},
     {"build", CommandKind::kBuild, "compile the ops into a bundle, one file; needs no host"},
+    {"env", CommandKind::kEnvironment,
+     "derive from the hosts what to build with, as a lock; make a Debian root to build in"},
     {"report", CommandKind::kReport, "test what is installed, op by op and host by host"},
     {"check", CommandKind::kCheck, "the same, and has every host the release it should have?"},
     {"rollback", CommandKind::kRollback,
@@ -72,7 +75,7 @@ const OptionSpec kOptions[] = {
      "the same for any other Python package; for report, rollback and uninstall its name", false},
     {"with-deps", 0, "", &Options::with_deps, G::kBuild, kBuilding,
      "what the package requires goes along, so that the hosts need no index"},
-    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding,
+    {"pip_mirror", 'm', "URL", &Options::pip_mirror, G::kBuild, kBuilding | kDeriving,
      "the index that pip uses here for a Python package; the hosts never ask one"},
     {"no_clean", 'n', "", &Options::no_clean, G::kBuild, kBuilding,
      "a package's folder is built with the build/ that is in it; the ops' cache is always kept"},
@@ -81,13 +84,27 @@ const OptionSpec kOptions[] = {
     {"ops-dir", 0, "DIR", &Options::ops_folders, G::kBuild, kBuilding,
      "also the ops in this folder; may be repeated"},
     {"torch", 0, "PREFIX", &Options::torch, G::kBuild,
-     kTesting | kBuilding | bit(CommandKind::kSurvey),
+     kTesting | kBuilding | bit(CommandKind::kSurvey) | kDeriving,
      "the torch to use: a folder with include/ and lib/"},
     {"bundle", 0, "FILE", &Options::bundle, G::kBuild, kInstall,
      "install this bundle; compile nothing"},
     {"output", 'o', "PATH", &Options::output, G::kBuild,
-     bit(CommandKind::kBuild) | bit(CommandKind::kExamples),
-     "where build writes the bundle (default ds-ops.tar.zst), or -e its folder", false},
+     bit(CommandKind::kBuild) | kDeriving | bit(CommandKind::kExamples),
+     "where build writes the bundle (default ds-ops.tar.zst), env the lock (default ds-env.lock), "
+     "or -e its folder",
+     false},
+    {"env", 0, "DIR", &Options::env, G::kBuild, kBuilding,
+     "compile in this root, which env --make made: the same bytes on every machine, and for hosts "
+     "with older libraries than this one has"},
+    {"lock", 0, "FILE", &Options::lock, G::kBuild, kDeriving, "use this lock; ask no host", false},
+    {"make", 0, "DIR", &Options::make, G::kBuild, kDeriving,
+     "also make the root, in this folder; needs no rights", false},
+    {"conda", 0, "FILE", &Options::conda, G::kBuild, kDeriving,
+     "also write an environment.yml for conda", false},
+    {"mirror", 0, "URL", &Options::mirror, G::kBuild, kDeriving,
+     "where Debian's packages come from; by default the mirror of this machine's apt"},
+    {"debian-packages", 0, "LIST", &Options::debian_packages, G::kBuild, kDeriving,
+     "more packages for the root, which your own ops need: libnuma-dev,libfoo-dev"},
     {"jobs", 0, "N", &Options::jobs, G::kBuild, kBuilding,
      "compile N files at once; by default what cores and memory allow", true, 1, 4096},
     {"keep-going", 0, "", &Options::keep_going, G::kBuild, kBuilding,
@@ -230,7 +247,11 @@ constexpr string_view kBuildsNothing = "a bundle is installed as it is; leave on
 constexpr string_view kOnePayload = "a run installs the ops or one package; choose one";
 constexpr string_view kTorchOfPython =
     "a package is built with the torch of the Python it is for; name that Python with --python";
-constexpr std::array<Conflict, 27> kConflicts = {{
+constexpr string_view kOpsAlone =
+    "an environment has no Python; a package is built with the one that --python names";
+constexpr string_view kLockSaysIt =
+    "the lock says what is used, whatever the hosts are; leave one out";
+constexpr std::array<Conflict, 39> kConflicts = {{
     {"local_only", "hostfile", kOneSource},
     {"local_only", "hosts", kOneSource},
     {"hostfile", "hosts", kOneSource},
@@ -257,6 +278,17 @@ constexpr std::array<Conflict, 27> kConflicts = {{
     {"package", "drop-in", "the ops stand in for those of DeepSpeed; install it with --deepspeed"},
     {"deepspeed", "keep-going", "a package is one piece; leave an op out with DS_BUILD_<OP>=0"},
     {"package", "keep-going", "a package is one piece"},
+    {"deepspeed", "env", kOpsAlone},
+    {"package", "env", kOpsAlone},
+    {"bundle", "env", kBuildsNothing},
+    {"lock", "hostfile", kLockSaysIt},
+    {"lock", "hosts", kLockSaysIt},
+    {"lock", "local_only", kLockSaysIt},
+    {"lock", "partition", kLockSaysIt},
+    {"lock", "torch", kLockSaysIt},
+    {"lock", "debian-packages", kLockSaysIt},
+    {"lock", "output", "the lock is there already; leave -o out"},
+    {"lock", "conda", "what conda is told follows from the hosts; leave --lock out"},
 }};
 
 }  // namespace

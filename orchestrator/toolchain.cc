@@ -107,47 +107,56 @@ std::map<std::string, std::string> Toolchain::as_map() const {
       {"arch", arch},   {"compiler", compiler},   {"cmake", cmake},
       {"ninja", ninja}, {"torch", torch.version}, {"torch_cxx11_abi", torch.cxx11_abi ? "1" : "0"}};
   if (!torch.cuda.empty()) all["torch_cuda"] = torch.cuda;
+  if (!environment.empty()) all["environment"] = environment;
   return all;
 }
 
-Result<Toolchain> find_toolchain(ProcessRunner& processes, const fs::path& torch_option,
-                                 std::stop_token stop) {
+Result<Toolchain> find_tools(ProcessRunner& processes, const std::string& compiler,
+                             std::stop_token stop) {
   Toolchain toolchain;
   utsname name{};
   ::uname(&name);
   toolchain.arch = name.machine;
 
-  const char* cxx = std::getenv("CXX");
-  DSI_TRY(std::string compiler,
-          output_of(processes, {cxx != nullptr && *cxx != '\0' ? cxx : "c++", "--version"}, "g++",
-                    stop));
-  toolchain.compiler = first_line(compiler);
+  DSI_TRY(std::string answer, output_of(processes, {compiler, "--version"}, "g++", stop));
+  toolchain.compiler = first_line(answer);
   DSI_TRY(std::string cmake, output_of(processes, {"cmake", "--version"}, "cmake", stop));
   toolchain.cmake = first_match(cmake, R"(version (\S+))");
   DSI_TRY(std::string ninja, output_of(processes, {"ninja", "--version"}, "ninja-build", stop));
   toolchain.ninja = first_line(ninja);
+  return toolchain;
+}
 
+Result<Torch> find_torch(ProcessRunner& processes, const fs::path& torch_option,
+                         std::stop_token stop) {
   if (!torch_option.empty()) {
-    DSI_TRY(toolchain.torch, inspect_torch(fs::absolute(torch_option).lexically_normal()));
-    toolchain.torch.found_by = "--torch";
-    return toolchain;
+    DSI_TRY(Torch torch, inspect_torch(fs::absolute(torch_option).lexically_normal()));
+    torch.found_by = "--torch";
+    return torch;
   }
   if (fs::path python = python_torch(processes, stop); !python.empty()) {
     // Debian's python3-torch has its headers and libraries in the system's folders.
     if (auto torch = inspect_torch(python)) {
-      toolchain.torch = *torch;
-      toolchain.torch.found_by = "python3";
-      return toolchain;
+      torch->found_by = "python3";
+      return torch;
     }
   }
   if (auto torch = inspect_torch("/usr")) {
-    toolchain.torch = *torch;
-    toolchain.torch.found_by = "the system";
-    return toolchain;
+    torch->found_by = "the system";
+    return torch;
   }
   return fail_with_help("no libtorch is on this machine, and the ops are built against one",
                         "activate a Python environment that has torch, name one with --torch, or "
                         "apt-get install libtorch-dev");
+}
+
+Result<Toolchain> find_toolchain(ProcessRunner& processes, const fs::path& torch_option,
+                                 std::stop_token stop) {
+  const char* cxx = std::getenv("CXX");
+  DSI_TRY(Toolchain toolchain,
+          find_tools(processes, cxx != nullptr && *cxx != '\0' ? cxx : "c++", stop));
+  DSI_TRY(toolchain.torch, find_torch(processes, torch_option, stop));
+  return toolchain;
 }
 
 }  // namespace dsi

@@ -28,6 +28,8 @@ struct Toolchain {
   std::string compiler;  // First line of `c++ --version`.
   std::string cmake;     // Version.
   std::string ninja;     // Version.
+  // Fingerprint of the environment that they are in (environment/lock.h); empty: this machine.
+  std::string environment;
   Torch torch;
 
   // What the bytes of a library depend on besides the sources, for the manifest.
@@ -37,8 +39,16 @@ struct Toolchain {
 // The torch in `prefix`.
 Result<Torch> inspect_torch(const std::filesystem::path& prefix);
 
+// Compiler, CMake and Ninja, where `processes` runs programs; without a torch.
+Result<Toolchain> find_tools(ProcessRunner& processes, const std::string& compiler,
+                             std::stop_token stop);
+
 // `torch_option` (--torch) first, then the torch of the active python3 (looked up without importing
 // it: that alone takes seconds), then the system's.
+Result<Torch> find_torch(ProcessRunner& processes, const std::filesystem::path& torch_option,
+                         std::stop_token stop);
+
+// Both, of this machine. CXX names another compiler.
 Result<Toolchain> find_toolchain(ProcessRunner& processes,
                                  const std::filesystem::path& torch_option, std::stop_token stop);
 
