@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 
 #include "orchestrator/base/random.h"
 #include "orchestrator/base/unique_fd.h"
@@ -192,7 +193,7 @@ Result<protocol::HostResult> converse(Session& session, std::size_t ops, const R
       return protocol::body_as<protocol::HostResult>(message);
     }
     if (message.type == "stage" && message.body.value("stage", "") == "probed") {
-      session.exchanging = session.python.has_value();
+      session.exchanging = true;
     }
     // What a node counts while it serves others is of interest while others are served. It has all
     // it needs by now, so a neighbour that failed at its own install and left is no fault of its.
@@ -285,7 +286,8 @@ void leave_others(Session& session, const RunContext& run) {
 // What a request is to come to.
 struct Goal {
   const char* action;
-  std::string to;  // What the host has then.
+  std::string to;           // What the host has then.
+  bool repeatable = false;  // Asked twice it comes to the same.
 };
 
 Result<protocol::HostResult> ask_report(Session& session, const RunContext& run) {
@@ -331,8 +333,35 @@ Result<protocol::HostResult> find_out(Session& session, const RunContext& run, c
   return unknown("is still at it");
 }
 
+// The same of ops, which are switched by one rename: an agent that hears that its head has left
+// does not do it any more, and one that did it before has done it.
+Result<protocol::HostResult> find_out_release(Session& session, const RunContext& run,
+                                              const Goal& goal, const Error& lost) {
+  const std::string from = session.facts.current;
+  for (int tries = 0; tries < 3; ++tries) {
+    if (tries > 0 && run.abort.stop_requested()) break;
+    if (tries > 0) std::this_thread::sleep_for(1s);
+    if (auto again = connect_again(session, run); !again) {
+      return fail_with_help(
+          fmt::format(
+              "{}; whether it switched before is not known, it could not be asked again: {}",
+              lost.what, again.error().error.what),
+          "ask it what it has: ds-install report");
+    }
+    if (session.facts.current != goal.to) continue;
+    session.transcript.push_back("it was done before the connection was lost");
+    DSI_CHECK(ensure_agent(session, run));
+    DSI_TRY(protocol::HostResult result, ask_report(session, run));
+    result.result = from == goal.to ? "up-to-date" : goal.action;
+    result.from = from;
+    return result;
+  }
+  return fail("{}; it has {} now", lost.what,
+              session.facts.current.empty() ? "no release" : "release " + session.facts.current);
+}
+
 // One request and its conversation, timed, with a second connection if the first was lost while it
-// stood idle (a long build outlives some firewalls' patience), or in the middle of an exchange.
+// stood idle (a long build outlives some firewalls' patience), or when the host was to be changed.
 template <typename Talk>
 HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, Talk&& talk) {
   auto begin = std::chrono::steady_clock::now();
@@ -344,18 +373,26 @@ HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, 
       return row;
     }
   }
-  Result<protocol::HostResult> result = [&]() -> Result<protocol::HostResult> {
+  auto once = [&]() -> Result<protocol::HostResult> {
     // Whatever changes an environment names it, so it is known before.
     if (!run.package.empty() && !session.python) DSI_CHECK(ask_python(session, run));
     if (session.python && !session.python->error.what.empty()) {
       return tl::unexpected<Error>(session.python->error);
     }
     return talk();
-  }();
+  };
+  Result<protocol::HostResult> result = once();
   if (!result && session.exchanging && !run.abort.stop_requested()) {
     leave_others(session, run);
-    result = find_out(session, run, goal, result.error());
+    if (goal.repeatable) {
+      if (connect_again(session, run)) result = once();
+    } else if (session.python) {
+      result = find_out(session, run, goal, result.error());
+    } else {
+      result = find_out_release(session, run, goal, result.error());
+    }
     if (session.python) row.to = session.python->current;
+    if (run.package.empty()) row.to = session.facts.current;
   }
   if (result) {
     take_result(row, *result);
@@ -363,10 +400,13 @@ HostReport carry_out(Session& session, const RunContext& run, const Goal& goal, 
     row.status = HostStatus::kFailed;
     row.error = result.error();
     if (run.abort.stop_requested()) {
-      row.error = session.exchanging
-                      ? Error{"interrupted while it exchanged the package, which it goes on with",
-                              "ask it what it has then: ds-install report"}
-                      : Error{"interrupted; the host keeps what it had", ""};
+      row.error = Error{"interrupted; the host keeps what it had", ""};
+      if (session.exchanging) {
+        row.error = {session.python
+                         ? "interrupted while it exchanged the package, which it goes on with"
+                         : "interrupted when it was about to be changed, or had been",
+                     "ask it what it has then: ds-install report"};
+      }
     }
   }
   row.bytes_sent = session.bytes_sent();
@@ -569,7 +609,7 @@ HostReport report_on(Session& session, const RunContext& run) {
                  "install it with: ds-install -H HOSTFILE"};
     return row;
   }
-  return carry_out(session, run, {"reported", ""}, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"reported", "", true}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     return ask_report(session, run);
   });
@@ -601,8 +641,8 @@ HostReport roll_back(Session& session, const RunContext& run) {
                                       care_for(run),
                                       to};
     DSI_CHECK(session.agent->send("rollback", request, run.stall_deadline()));
-    session.exchanging = session.python.has_value();
-    if (session.python && to.empty()) goal.to = session.python->previous;
+    if (to.empty()) goal.to = session.python ? session.python->previous : session.facts.previous;
+    session.exchanging = session.python || !goal.to.empty();
     return converse(session, 32, run);
   });
 }
@@ -614,24 +654,26 @@ HostReport uninstall(Session& session, const RunContext& run) {
     row.action = "uninstalled";
     return row;
   }
-  return carry_out(session, run, {"uninstalled", ""}, [&]() -> Result<protocol::HostResult> {
+  Goal goal{"uninstalled", "", run.package.empty()};
+  return carry_out(session, run, goal, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send("uninstall",
                                   protocol::UninstallRequest{run.run, run.by, 30, run.package,
                                                              python_of(session), care_for(run)},
                                   run.stall_deadline()));
-    session.exchanging = session.python.has_value();
+    session.exchanging = true;
     return converse(session, 1, run);
   });
 }
 
 HostReport change_hold(Session& session, bool hold, const RunContext& run) {
-  return carry_out(session, run, {"held", ""}, [&]() -> Result<protocol::HostResult> {
+  return carry_out(session, run, {"held", "", true}, [&]() -> Result<protocol::HostResult> {
     DSI_CHECK(ensure_agent(session, run));
     DSI_CHECK(session.agent->send("hold",
                                   protocol::HoldRequest{run.run, run.by, hold, run.options.reason,
                                                         30, run.package, python_of(session)},
                                   run.stall_deadline()));
+    session.exchanging = true;
     return converse(session, 1, run);
   });
 }

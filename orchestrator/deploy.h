@@ -83,7 +83,7 @@ struct Session {
   Deadline::Clock::time_point next_ping{};       // When it must hear of us again.
   distribute::Swarm* swarm = nullptr;            // In which it takes part, or serves.
   std::uint64_t bytes_before = 0;                // Sent on channels that are closed.
-  // The host may be exchanging a package by now, and goes on with that whoever leaves.
+  // The host may be changed by now; if it exchanges a package it goes on with that whoever leaves.
   bool exchanging = false;
   std::vector<std::string> transcript;
 

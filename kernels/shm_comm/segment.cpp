@@ -34,6 +34,14 @@ constexpr std::uint32_t kDied = 1, kClosed = 2, kLate = 3, kGaveUp = 4;
 constexpr int kSpins = 4000;  // Some 40 µs.
 constexpr int kYields = 20;
 
+// A core that is given away comes back after a turn of all others: at once if they are ranks that
+// wait as well, after milliseconds if other work has the cores. A sleeper is given a core again
+// before those who never left it, so in such company a rank sleeps, for so many waits until it
+// tries again.
+constexpr std::chrono::microseconds kTurnOfOthers(500);
+constexpr int kWaitsInCompany = 256;
+constexpr int kSpinsInCompany = 200;  // Some 2 µs: more of them was slower beside other work.
+
 [[noreturn]] void fail_with(int code, const std::string& text) {
   throw std::system_error(code, std::generic_category(), text);
 }
@@ -345,14 +353,22 @@ void ShmSegment::arrive_and_wait(const char* what) {
     if (header_->sleepers.load() != 0) futex_wake_all(header_->arrived);
     return;
   }
-  for (int i = 0; i < spins_; ++i) {
+  const bool alone = company_ == 0;
+  if (!alone) --company_;
+  for (int i = 0; i < (alone ? spins_ : std::min(spins_, kSpinsInCompany)); ++i) {
     if (reached(target)) return;
     relax();
   }
-  for (int i = 0; i < kYields; ++i) {
+  for (int i = 0; alone && i < kYields; ++i) {
     if (reached(target)) return;
+    const Clock::time_point before = Clock::now();
     sched_yield();
+    if (Clock::now() - before > kTurnOfOthers) {
+      company_ = kWaitsInCompany;
+      break;
+    }
   }
+  if (reached(target)) return;
   ++sleeps_;
   sleep_until(target, what);
 }

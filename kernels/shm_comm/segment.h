@@ -106,6 +106,7 @@ class ShmSegment {
   std::uint32_t phase_ = 0;
   std::int64_t sleeps_ = 0;
   int spins_ = 0;
+  int company_ = 0;  // For so many more waits: other work has the cores.
   unsigned generation_;
 };
 

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -200,6 +203,35 @@ TEST(ShmComm, Messages_of_many_chunks_are_right_where_cores_are_short) {
 
 // Random calls of random sizes, in a group of all, in one of the even ranks and in one of every two
 // neighbours, one after the other without a pause: whatever is reused too early shows.
+// A core that is given away while others want it comes back after all of them; who sleeps is sooner
+// back.
+TEST(ShmComm, Beside_other_work_on_every_core_a_phase_costs_no_turn_of_the_scheduler) {
+  constexpr int kBusyOnACore = 4, kCalls = 300;
+  const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  Ranks busy(kBusyOnACore * std::min(cores, 4), [](int) -> std::string {
+    for (std::atomic<unsigned> i{0};; i.fetch_add(1)) {
+    }
+  });
+  const ShmCommOptions group = group_of(2);
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const ShmCommPtr comm = open_group(group, rank);
+    std::vector<float> data(64 << 10);
+    std::vector<double> taken;
+    for (int i = 0; i < kCalls; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      shm_comm_all_reduce(*comm, data.data(), static_cast<std::int64_t>(data.size()), CommType::f32,
+                          CommReduction::sum);
+      taken.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+              .count());
+    }
+    std::sort(taken.begin(), taken.end());
+    const double median = taken[kCalls / 2];
+    return median < 3.0 ? "" : "half of the calls took more than " + std::to_string(median) + " ms";
+  });
+  ranks.expect_all_right();
+}
+
 TEST(ShmComm, Any_sequence_of_calls_in_several_groups_at_once_is_right) {
   constexpr int kSize = 6;
   const ShmCommOptions all = group_of(kSize, 1024), even = group_of(kSize / 2, 2048);

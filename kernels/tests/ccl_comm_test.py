@@ -2,23 +2,17 @@
 deepspeed/comm/ccl.py uses it. Through shared memory; ccl_comm_test.cc has oneCCL, too."""
 
 import enum
-import importlib.util
 import io
 import logging
 import os
-import pathlib
-import sys
-import traceback
 import unittest
 
 import torch
 
-LIBRARY = os.environ["DS_OPS_BINARY_DIR"] + "/ds_ccl_comm/libds_ccl_comm.so"
-BUILT = os.path.exists(LIBRARY)
-if BUILT:
-    torch.ops.load_library(LIBRARY)
+from ranks import load_op, module, run_ranks
+
+BUILT = load_op("ccl_comm")
 ds = torch.ops.ds
-torch.set_num_threads(1)  # An OpenMP team does not survive fork().
 os.environ["DS_CCL_BACKEND"] = "shm"
 
 
@@ -30,14 +24,6 @@ class ReduceOp(enum.Enum):
     MAX = 3
     BAND = 4
     AVG = 7
-
-
-def module(name):
-    folder = pathlib.Path(os.environ["DS_KERNELS_DIR"]) / "python" / "ds_ops" / "deepspeed"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
 
 
 @unittest.skipUnless(BUILT, "the op is not built")
@@ -58,24 +44,7 @@ class CclComm(unittest.TestCase):
                 got += os.read(pipes[rank][0], len(data) - len(got))
             return torch.tensor(list(got)).to(torch.uint8)
 
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pids = []
-        for rank in range(size):
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    body(rank, lambda data, rank=rank: share(rank, data))
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(code)
-            pids.append(pid)
-        for rank, pid in enumerate(pids):
-            self.assertEqual(os.waitpid(pid, 0)[1], 0, f"rank {rank}")
+        run_ranks(self, size, lambda rank: body(rank, lambda data: share(rank, data)))
         for ends in pipes:
             for end in ends:
                 os.close(end)

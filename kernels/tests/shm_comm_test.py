@@ -1,33 +1,19 @@
 """torch.ops.ds.shm_comm_* between processes, and the module with DeepSpeed's names."""
 
-import importlib.util
 import os
-import pathlib
 import signal
-import sys
 import tempfile
-import traceback
 import unittest
 
 import torch
 
-LIBRARY = os.environ["DS_OPS_BINARY_DIR"] + "/ds_shm_comm/libds_shm_comm.so"
-BUILT = os.path.exists(LIBRARY)
-if BUILT:
-    torch.ops.load_library(LIBRARY)
+from ranks import load_op, module, run_ranks
+
+BUILT = load_op("shm_comm")
 ds = torch.ops.ds
-torch.set_num_threads(1)  # An OpenMP team does not survive fork().
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8,
           torch.int32, torch.int64)
-
-
-def module(name):
-    folder = pathlib.Path(os.environ["DS_KERNELS_DIR"]) / "python" / "ds_ops" / "deepspeed"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
 
 
 def numbers(rank, *shape, dtype=torch.float32):
@@ -46,31 +32,6 @@ def added(parts):
 
 @unittest.skipUnless(BUILT, "the op is not built")
 class ShmComm(unittest.TestCase):
-    def run_ranks(self, size, body, killed=()):
-        """body(rank) in a process each; those in `killed` must die of SIGKILL."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pids = []
-        for rank in range(size):
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    body(rank)
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(code)
-            pids.append(pid)
-        for rank, pid in enumerate(pids):
-            status = os.waitpid(pid, 0)[1]
-            if rank in killed:
-                self.assertEqual(os.WTERMSIG(status), signal.SIGKILL)
-            else:
-                self.assertEqual(status, 0, f"rank {rank}")
-
     def with_group(self, size, body, **options):
         name = ds.shm_comm_new_name()
 
@@ -79,7 +40,7 @@ class ShmComm(unittest.TestCase):
             self.assertEqual((ds.shm_comm_rank(group), ds.shm_comm_size(group)), (rank, size))
             body(rank, group)
             ds.shm_comm_close(group)
-        self.run_ranks(size, run, **options)
+        run_ranks(self, size, run, **options)
 
     def test_all_reduce_of_every_dtype(self):
         def body(rank, group):
@@ -219,8 +180,6 @@ class ShmComm(unittest.TestCase):
 
 @unittest.skipUnless(BUILT, "the op is not built")
 class DeepSpeed(unittest.TestCase):
-    run_ranks = ShmComm.run_ranks
-
     def use(self, rank, size):
         """As deepspeed/comm/torch.py does."""
         shm = module("deepspeed_shm_comm")
@@ -248,7 +207,7 @@ class DeepSpeed(unittest.TestCase):
         def body(rank):
             os.environ.update(LOCAL_SIZE="2", MASTER_ADDR="::1", MASTER_PORT=str(os.getppid()))
             self.use(rank, 2)
-        self.run_ranks(2, body)
+        run_ranks(self, 2, body)
 
     def in_distributed(self, body):
         with tempfile.TemporaryDirectory() as folder:
@@ -256,7 +215,7 @@ class DeepSpeed(unittest.TestCase):
                 torch.distributed.init_process_group(
                     "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
                 body(rank)
-            self.run_ranks(2, run)
+            run_ranks(self, 2, run)
 
     def test_with_torch_distributed(self):
         self.in_distributed(lambda rank: self.use(rank, 2))
@@ -290,7 +249,7 @@ class DeepSpeed(unittest.TestCase):
                 torch._disable_functionalization()
             torch._sync(result)
             self.assertTrue(torch.equal(torch._from_functional_tensor(result), torch.full((4,), 6.0)))
-        self.run_ranks(2, body)
+        run_ranks(self, 2, body)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,9 @@ Result<void> refresh(Prefix& prefix, const protocol::InstallRequest& request, co
   if (!damage.empty()) {
     send_note(wire, prefix.record("repair", id, id));
     send_note(wire, prefix.prune());
+  } else {
+    // Another node that shares the prefix may have switched; what this one uses must be known.
+    send_note(wire, prefix.drop_releases());
   }
   result.result = damage.empty() ? "up-to-date" : "repaired";
   return {};

@@ -14,6 +14,7 @@
 #include "orchestrator/agent/facts.h"
 #include "orchestrator/agent/hold.h"
 #include "orchestrator/agent/incoming.h"
+#include "orchestrator/agent/nodes.h"
 #include "orchestrator/agent/release.h"
 #include "orchestrator/agent/remembered.h"
 #include "orchestrator/base/deadline.h"
@@ -174,9 +175,12 @@ std::vector<std::string> list_releases(const std::string& prefix) {
 }
 
 std::string utc_now() {
-  std::time_t seconds = std::time(nullptr);
+  return utc_text(std::time(nullptr));
+}
+
+std::string utc_text(std::time_t time) {
   std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
+  ::gmtime_r(&time, &parts);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
@@ -227,9 +231,10 @@ Prefix::~Prefix() {
 void Prefix::remove_leftovers() {
   // What cannot be removed (an immutable file) is in nobody's way until its very name is needed,
   // and then the error names it.
-  for (const char* name :
-       {"current.partial", "state.json.partial", "probes.json.partial", "hold.json.partial"})
+  for (const char* name : {"current.partial", "state.json.partial", "probes.json.partial",
+                           "hold.json.partial", "nodes.json.partial"}) {
     (void)root_.remove(name);
+  }
   for (const Folder* folder : {&store_, &releases_}) {
     auto names = folder->names();
     if (!names) continue;
@@ -264,6 +269,11 @@ Result<void> Prefix::drop_incoming() {
 }
 
 Result<void> Prefix::switch_to(const std::string& id) {
+  // Before the switch: killed after it, nobody would know. On a disk of its own a node sees all who
+  // use it, and may go back to what it had though the disk is full.
+  Nodes nodes = Nodes::read(root_);
+  nodes.add_to_all(id);
+  if (auto written = nodes.write(root_); !written && nodes.is_shared()) return written;
   std::string target = "releases/" + id;
   DSI_CHECK(root_.remove("current.partial"));
   if (::symlinkat(target.c_str(), root_.fd(), "current.partial") != 0) {
@@ -317,11 +327,11 @@ Result<void> Prefix::remove_release(const std::string& id) {
   return releases_.remove(old);
 }
 
-Result<void> Prefix::prune() {
+Result<void> Prefix::drop_releases() {
   // Each thing that cannot be removed is left and the rest goes on; the first is what is told.
   Result<void> outcome;
-  auto note = [&](Result<void> removed) {
-    if (!removed && outcome) outcome = std::move(removed);
+  auto note = [&](Result<void> done) {
+    if (!done && outcome) outcome = std::move(done);
   };
   DSI_TRY(std::vector<std::string> ids, releases_.names());
   std::vector<InUse> unused;
@@ -333,9 +343,24 @@ Result<void> Prefix::prune() {
   // What a process opens only now and then it must still find; the next prune looks again.
   std::set<std::string> in_use;
   for (const protocol::BusyProcess& one : find_processes(unused)) in_use.insert(one.release);
-  for (const InUse& one : unused) {
-    if (!in_use.contains(one.name)) note(remove_release(one.name));
+  for (const std::string& id : {there_.current, there_.previous}) {
+    if (!id.empty()) in_use.insert(id);
   }
+  Nodes nodes = Nodes::read(root_);
+  const bool known = nodes.known();
+  nodes.set_own(in_use);
+  if (!in_use.empty()) note(nodes.write(root_));
+  for (const InUse& one : unused) {
+    if (known && !nodes.may_be_used(one.name)) note(remove_release(one.name));
+  }
+  return outcome;
+}
+
+Result<void> Prefix::prune() {
+  Result<void> outcome = drop_releases();
+  auto note = [&](Result<void> removed) {
+    if (!removed && outcome) outcome = std::move(removed);
+  };
   DSI_TRY(std::vector<std::string> files, store_.names());
   for (const std::string& name : files) {
     struct stat status {};
@@ -356,6 +381,7 @@ void Prefix::leave_no_trace() {
       root_.exists("state.json") || root_.exists("current") || root_.exists(kHoldName)) {
     return;
   }
+  (void)root_.remove(kNodesName);
   (void)root_.remove("lock");
   ::rmdir(root_.path().c_str());
 }
@@ -386,6 +412,7 @@ Result<void> Prefix::remove_all() {
   DSI_CHECK(root_.remove(kRememberedName));
   DSI_CHECK(root_.remove("state.json"));
   DSI_CHECK(root_.remove(kHoldName));
+  DSI_CHECK(root_.remove(kNodesName));
   there_ = {};
   leave_no_trace();
   return {};

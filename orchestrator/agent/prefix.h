@@ -11,6 +11,7 @@
 //   current -> releases/<id>           switched by rename
 //   probes.json                        what the last probes found and rest on (remembered.h)
 //   hold.json                          the node keeps what it has (hold.h)
+//   nodes.json                         what the nodes that see this prefix may use (nodes.h)
 //   state.json                         who, when, from, to; a record, and the way back
 //   lock                               held by flock for as long as somebody changes anything
 //
@@ -19,6 +20,7 @@
 // unfinished is called *.partial, and whoever holds the lock knows that each *.partial is garbage.
 
 #include <chrono>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,8 +77,10 @@ class Prefix {
   Result<void> record(const std::string& action, const std::string& from, const std::string& to);
   // A release is renamed first, so that it is never half there under its own name.
   Result<void> remove_release(const std::string& id);
-  // Keeps the current release, the previous one, those that a process has files of, and the store
-  // files that they hold.
+  // Keeps the current release, the previous one, those that a process of this node has files of or
+  // another node may use, and writes down what this node may use.
+  Result<void> drop_releases();
+  // That, and the store files that no release holds.
   Result<void> prune();
   // Undoes what lock() made, as far as nothing is in it. For a first install that failed.
   void leave_no_trace();
@@ -108,6 +112,7 @@ bool is_digest(std::string_view text);
 std::string store_name(const std::string& digest, mode_t mode);
 
 // 2026-11-30T09:05:57Z
+std::string utc_text(std::time_t time);
 std::string utc_now();
 
 // SHA-256 of this program's file.

@@ -148,12 +148,18 @@ TEST_P(DeepSpeed,
     EXPECT_THAT(run(cluster, 1, kFiles), HasSubstr("async_io_op.cpython"));
   }
 
-  JsonReport ours = ds_install(cluster, {"--deepspeed", sdist_, "--drop-in", "--ops",
-                                         "async_io,cpu_adagrad,cpu_adam,cpu_lion,utils"});
+  JsonReport again = ds_install(cluster, {"--deepspeed", sdist_});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.count("up-to-date"), kHosts);
+  EXPECT_THAT(again.op("node002", "cpu_adam").value("detail", ""),
+              HasSubstr("nothing it loads has changed"));
+
+  JsonReport ours = ds_install(cluster, {"--deepspeed", sdist_, "--drop-in"});
   ASSERT_EQ(ours.exit_code, 0) << ours.err;
   EXPECT_TRUE(ours.every_op_is_ok()) << ours.err;
-  std::vector<std::string> stand_ins = {"cpu_adam", "cpu_adagrad"};
-  if (is_new()) stand_ins.emplace_back("cpu_lion");  // 0.10.3 has no such op.
+  std::vector<std::string> stand_ins = {"cpu_adam", "cpu_adagrad", "deepspeed_ccl_comm"};
+  // 0.10.3 has no such ops.
+  if (is_new()) stand_ins.insert(stand_ins.end(), {"cpu_lion", "deepspeed_shm_comm"});
   for (const std::string& op : stand_ins) {
     EXPECT_EQ(ours.op("node002", op).value("status", ""), "ok");
   }

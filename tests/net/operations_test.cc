@@ -229,6 +229,95 @@ TEST(TwoHeads, Are_never_both_at_one_host_and_the_second_says_who_the_first_is) 
               Not(HasSubstr(second.summary().value("run", "-"))));
 }
 
+// What was asked for may have been done, or may still be; the host is asked on another connection.
+TEST(LostConnection, A_host_that_was_done_with_its_rollback_or_uninstall_has_not_failed) {
+  DSI_CLUSTER(cluster, 1);
+  JsonReport first = cluster.ds_install_json({"--ops-dir", kOps, "--ops", "waits"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const std::string old = first.host("node001").value("to", "");
+  ASSERT_EQ(cluster.ds_install_json({"--ops", "cpu_lion"}).exit_code, 0);
+  // A rollback tests the ops when it has switched.
+  cluster.on_node(1, "touch /tmp/wait");
+  std::future<JsonReport> run =
+      std::async(std::launch::async, [&] { return cluster.ds_install_json({"rollback"}); });
+  EXPECT_TRUE(eventually([&] { return current(cluster, 1) == "releases/" + old + "\n"; }));
+  EXPECT_EQ(cluster.control({"kill-agent", "1"}).exit_code, 0);
+  cluster.on_node(1, "rm /tmp/wait");
+  JsonReport back = run.get();
+  EXPECT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_EQ(back.host("node001").value("result", ""), "rolled-back") << back.err;
+  EXPECT_EQ(back.host("node001").value("to", ""), old);
+  EXPECT_TRUE(back.every_op_is_ok());
+
+  const std::string killed = cluster.on_node(1, "cat /opt/ds-ops/lock").out;
+  use_release(cluster, 1);
+  run = std::async(std::launch::async, [&] {
+    return cluster.ds_install_json({"uninstall", "--busy", "wait"});
+  });
+  // The agent that was killed has left its name there.
+  EXPECT_TRUE(eventually([&] {
+    const std::string holder = cluster.on_node(1, "cat /opt/ds-ops/lock").out;
+    return holder != "" && holder != killed;
+  }));
+  EXPECT_EQ(cluster.control({"kill-agent", "1"}).exit_code, 0);
+  cluster.on_node(1, "touch /tmp/end");
+  JsonReport gone = run.get();
+  EXPECT_EQ(gone.exit_code, 0) << gone.err;
+  EXPECT_EQ(gone.host("node001").value("result", ""), "uninstalled") << gone.err;
+  EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);
+}
+
+// Killed before the switch: the row says what the host has, and that is true.
+TEST(LostConnection, A_host_that_was_not_done_is_said_to_have_what_it_has) {
+  DSI_CLUSTER(cluster, 1);
+  ASSERT_EQ(cluster.ds_install_json({"--ops", "cpu_lion"}).exit_code, 0);
+  const std::string before = current(cluster, 1);
+  use_release(cluster, 1);
+  std::future<JsonReport> run = std::async(std::launch::async, [&] {
+    return cluster.ds_install_json({"--ops-dir", kOps, "--ops", "waits", "--busy", "wait"});
+  });
+  EXPECT_TRUE(eventually([&] {
+    return cluster.on_node(1, "ls /opt/ds-ops/releases").out.find('\n') !=
+           cluster.on_node(1, "ls /opt/ds-ops/releases").out.rfind('\n');
+  }));
+  // It waits for the process by now, or will.
+  EXPECT_EQ(cluster.control({"kill-agent", "1"}).exit_code, 0);
+  JsonReport report = run.get();
+  cluster.on_node(1, "touch /tmp/end");
+  EXPECT_EQ(report.exit_code, 1);
+  EXPECT_EQ("releases/" + report.host("node001").value("to", "") + "\n", before);
+  EXPECT_EQ(current(cluster, 1), before);
+}
+
+// One folder that two hosts see, as on NFS: who removes what nobody uses sees the processes of one
+// host only.
+TEST(SharedPrefix, A_release_that_a_process_of_another_host_uses_stays) {
+  DSI_CLUSTER(cluster, 2);
+  const std::string prefix = cluster.folder() + "/shared";
+  auto install = [&](const std::string& ops) {
+    JsonReport report = cluster.ds_install_json(
+        {"--ops-dir", kOps, "--ops", ops, "--prefix", prefix, "--batch", "1"});
+    EXPECT_EQ(report.exit_code, 0) << report.err;
+    return report.host("node001").value("to", "");
+  };
+  const std::string one = install("waits");
+  cluster.on_node(2, "setsid sh -c 'exec 9<" + prefix +
+                         "/current/manifest.json; until test -e /tmp/end; do sleep 0.1 9<&-; done' "
+                         ">/dev/null 2>&1 </dev/null &");
+  const std::string two = install("cpu_lion");
+  install("cpu_lion,waits");
+  auto is_there = [&](const std::string& release) {
+    return cluster.on_node(1, "test -e " + prefix + "/releases/" + release + "/manifest.json")
+               .exit_code == 0;
+  };
+  EXPECT_TRUE(is_there(one));
+  EXPECT_TRUE(is_there(two));
+  cluster.on_node(2, "touch /tmp/end; sleep 0.5");
+  install("cpu_lion,waits");
+  EXPECT_FALSE(is_there(one));
+  EXPECT_TRUE(is_there(two)) << "it is the one to roll back to";
+}
+
 // A real cron of a host, which is its own head here: its crontab is the line that schedule prints.
 TEST(Cron, Runs_the_line_that_schedule_prints) {
   DSI_CLUSTER(cluster, 1);

@@ -35,11 +35,28 @@ print("\\nstepped on", ours.ds_opt_adam.__file__)
 """
 
 
+# The module that DeepSpeed's own builder of each op loads.
+LOADS = """
+import importlib, inspect, json
+from deepspeed.accelerator import get_accelerator
+from deepspeed.git_version_info import installed_ops
+builders = importlib.import_module(get_accelerator().op_builder_dir())
+found = {}
+for name, builder in inspect.getmembers(builders, inspect.isclass):
+    op = getattr(builder, "NAME", None)
+    if op and installed_ops.get(op):
+        found[op] = str(builder().load().__file__)
+print("loaded", json.dumps({"installed": installed_ops, "from": found}))
+"""
+
+
 class DeepSpeed:
     """Run for each of the two pairs below."""
 
     KIND = ""
-    STAND_INS = ("cpu_adam", "cpu_adagrad", "cpu_lion")
+    # All that have code for the CPU.
+    STAND_INS = ("async_io", "cpu_adagrad", "cpu_adam", "cpu_lion", "deepspeed_ccl_comm",
+                 "deepspeed_shm_comm", "pin_memory", "random_ltd", "spatial_inference", "utils")
 
     @classmethod
     def setUpClass(cls):
@@ -84,6 +101,13 @@ class DeepSpeed:
         for op in self.STAND_INS:
             self.assertEqual(answer.row(op)["status"], "ok", answer.text)
         self.assertEqual(self.stepped_on(), "cpu_adam_op.py")
+        loaded = json.loads(run(self.environment / "bin" / "python", "-B", "-c", LOADS,
+                                cwd="/").split("loaded ")[1])
+        self.assertEqual({op: loaded["installed"].get(op) for op in self.STAND_INS},
+                         {op: True for op in self.STAND_INS})
+        self.assertIn("cpu_adam", loaded["from"])
+        for op in set(self.STAND_INS) & set(loaded["from"]):
+            self.assertFalse(loaded["from"][op].endswith(".so"), loaded)
         report = self.ds("report", "--package", "deepspeed")
         self.assertEqual(report.get("damage"), "", report.text)
         self.assertTrue(report.get("drop_in"))
@@ -131,7 +155,9 @@ class DeepSpeed:
 
 class OldDeepSpeedTest(DeepSpeed, unittest.TestCase):
     KIND = "old"
-    STAND_INS = ("cpu_adam", "cpu_adagrad")  # 0.10.3 has no Lion.
+    # 0.10.3 has no Lion and no module of the others.
+    STAND_INS = tuple(op for op in DeepSpeed.STAND_INS if op not in (
+        "cpu_lion", "deepspeed_shm_comm", "pin_memory"))
 
 
 class NewDeepSpeedTest(DeepSpeed, unittest.TestCase):
