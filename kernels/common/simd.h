@@ -10,6 +10,9 @@
 //   set1(x), sqrt(x), max0(x)    broadcast, square root, x < 0 ? 0 : x (NaN stays NaN)
 //   fused(a, b, c)        a·b + c, rounded once
 //   signed_step(x, s)     x > 0: s, x < 0: -s, x == 0: 0, NaN: NaN; for s >= 0
+//   larger(a, b), smaller(a, b)  a > b ? a : b and a < b ? a : b: with a NaN, b
+//   add_exponent(x, n)    x·2^n for n = 1.5·2^23 + a whole number; neither may leave the normal
+//   range unless_below(x, least, y)    x < least: 0, x is NaN: x, else y
 //
 // Each function carries its target attribute instead of the file a -m flag: with a flag, an inline
 // function of some other header could be compiled for AVX-512 and then be the copy that the linker
@@ -69,6 +72,18 @@ DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
 }
 DS_INLINE Vec signed_step(Vec x, Vec s) {
   return x == 0.0f || x != x ? x : __builtin_copysignf(s, x);
+}
+DS_INLINE Vec larger(Vec a, Vec b) {
+  return a > b ? a : b;
+}
+DS_INLINE Vec smaller(Vec a, Vec b) {
+  return a < b ? a : b;
+}
+DS_INLINE Vec add_exponent(Vec x, Vec n) {
+  return float_from_bits(float_bits(x) + (float_bits(n) << 23));
+}
+DS_INLINE Vec unless_below(Vec x, Vec least, Vec y) {
+  return x < least ? 0.0f : x != x ? x : y;
 }
 
 }  // namespace ds::scalar
@@ -145,6 +160,20 @@ DS_TARGET_AVX2 DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
 DS_TARGET_AVX2 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), s);
   return _mm256_blendv_ps(signed_s, x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_UQ));
+}
+DS_TARGET_AVX2 DS_INLINE Vec larger(Vec a, Vec b) {
+  return _mm256_max_ps(a, b);
+}
+DS_TARGET_AVX2 DS_INLINE Vec smaller(Vec a, Vec b) {
+  return _mm256_min_ps(a, b);
+}
+DS_TARGET_AVX2 DS_INLINE Vec add_exponent(Vec x, Vec n) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+}
+DS_TARGET_AVX2 DS_INLINE Vec unless_below(Vec x, Vec least, Vec y) {
+  const Vec kept = _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), y);
+  return _mm256_blendv_ps(kept, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
 }  // namespace ds::avx2
@@ -224,18 +253,36 @@ DS_TARGET_AVX512 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), s);
   return _mm512_mask_mov_ps(signed_s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_UQ), x);
 }
+DS_TARGET_AVX512 DS_INLINE Vec larger(Vec a, Vec b) {
+  return _mm512_max_ps(a, b);
+}
+DS_TARGET_AVX512 DS_INLINE Vec smaller(Vec a, Vec b) {
+  return _mm512_min_ps(a, b);
+}
+DS_TARGET_AVX512 DS_INLINE Vec add_exponent(Vec x, Vec n) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));
+}
+DS_TARGET_AVX512 DS_INLINE Vec unless_below(Vec x, Vec least, Vec y) {
+  const Vec kept = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ), y);
+  return _mm512_mask_mov_ps(kept, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
 
 }  // namespace ds::avx512
 
 namespace ds::avx512_bf16 {
 
+using avx512::add_exponent;
 using avx512::first;
 using avx512::fused;
 using avx512::kLanes;
+using avx512::larger;
 using avx512::max0;
 using avx512::set1;
 using avx512::signed_step;
+using avx512::smaller;
 using avx512::sqrt;
+using avx512::unless_below;
 using avx512::Vec;
 
 // The instruction saves five others but reads and writes denormals as zero. They are rare, so ask

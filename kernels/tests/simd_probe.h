@@ -1,5 +1,7 @@
 // Every word of simd.h on one path, for arrays; compiled once per path by for_each_isa.h.
 
+#include "simd_exp.h"
+
 namespace ds::DS_ISA {
 namespace {
 
@@ -25,12 +27,26 @@ DS_TARGET inline void roots(const float* in, float* out, std::int64_t size) {
   }
 }
 
+DS_TARGET inline void extremes(const float* a, const float* b, float* most, float* least,
+                               std::int64_t size) {
+  for (std::int64_t i = 0; i + kLanes <= size; i += kLanes) {
+    store(most + i, larger(load(a + i), load(b + i)));
+    store(least + i, smaller(load(a + i), load(b + i)));
+  }
+}
+
+DS_TARGET inline void exponentials(const float* in, float* out, std::int64_t size) {
+  for (std::int64_t i = 0; i + kLanes <= size; i += kLanes) store(out + i, exp(load(in + i)));
+}
+
 inline const Words& words() {
   static const Words all = {{{convert<float, float>, convert<float, f16>, convert<float, bf16>},
                              {convert<f16, float>, convert<f16, f16>, convert<f16, bf16>},
                              {convert<bf16, float>, convert<bf16, f16>, convert<bf16, bf16>}},
                             steps,
-                            roots};
+                            roots,
+                            extremes,
+                            exponentials};
   return all;
 }
 

@@ -13,6 +13,8 @@ struct Words {
   void (*convert[3][3])(const void* in, void* out, std::int64_t size);
   void (*steps)(const float* in, float* out, float step, std::int64_t size);
   void (*roots)(const float* in, float* out, std::int64_t size);
+  void (*extremes)(const float* a, const float* b, float* most, float* least, std::int64_t size);
+  void (*exponentials)(const float* in, float* out, std::int64_t size);
 };
 
 }  // namespace ds
@@ -84,6 +86,38 @@ TEST_P(Simd, Floats_narrow_to_the_bits_of_the_scalar_code) {
 
 // One denormal sends a vector of the bf16 instruction down another road; alone among normal numbers
 // and in every lane it must come out the same.
+TEST_P(Simd, The_larger_and_the_smaller_of_two_are_those_of_the_scalar_code) {
+  const std::vector<float> a = interesting_floats();
+  std::vector<float> b(a.rbegin(), a.rend()), most(a.size()), least(a.size());
+  words_of(GetParam())
+      .extremes(a.data(), b.data(), most.data(), least.data(), static_cast<std::int64_t>(a.size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(float_bits(most[i]), float_bits(a[i] > b[i] ? a[i] : b[i])) << a[i] << " " << b[i];
+    ASSERT_EQ(float_bits(least[i]), float_bits(a[i] < b[i] ? a[i] : b[i])) << a[i] << " " << b[i];
+  }
+}
+
+TEST_P(Simd, Exponentials_are_right_to_two_ulp_and_the_same_on_every_path) {
+  std::vector<float> in = interesting_floats();
+  for (int i = -90 * 512; i < 90 * 512; ++i) in.push_back(static_cast<float>(i) / 511.0f);
+  const auto size = static_cast<std::int64_t>(in.size());
+  ASSERT_EQ(size % kMultiple, 0);
+  std::vector<float> got(in.size()), want(in.size());
+  words_of(GetParam()).exponentials(in.data(), got.data(), size);
+  words_of(CpuIsa::scalar).exponentials(in.data(), want.data(), size);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    ASSERT_EQ(float_bits(got[i]), float_bits(want[i])) << in[i];
+    if (std::isnan(in[i])) {
+      ASSERT_TRUE(std::isnan(got[i])) << float_bits(in[i]);
+    } else if (in[i] < -86.5f) {
+      ASSERT_EQ(got[i], 0.0f) << in[i];
+    } else {
+      const double exact = std::exp(static_cast<double>(std::fmin(in[i], 88.0f)));
+      ASSERT_LE(std::fabs(got[i] - exact), 2 * ulp_at(DType::f32, exact)) << in[i];
+    }
+  }
+}
+
 TEST_P(Simd, A_denormal_in_any_lane_narrows_to_the_bits_of_the_scalar_code) {
   for (std::size_t lane = 0; lane < 16; ++lane) {
     std::vector<float> in(16, 1.00390625f);

@@ -14,6 +14,7 @@ MODULES = {
     "cpu_lion": ("deepspeed.ops.lion.cpu_lion_op", "cpu_lion"),
     "deepspeed_ccl_comm": ("deepspeed.ops.comm.deepspeed_ccl_comm_op", "ccl_comm"),
     "deepspeed_shm_comm": ("deepspeed.ops.comm.deepspeed_shm_comm_op", "shm_comm"),
+    "evoformer_attn": ("deepspeed.ops.evoformer_attn_op", "evoformer_attn"),
     "fp_quantizer": ("deepspeed.ops.fp_quantizer.fp_quantizer_op", "fp_quantizer"),
     "fused_adam": ("deepspeed.ops.adam.fused_adam_op", "fused_adam"),
     "fused_lamb": ("deepspeed.ops.lamb.fused_lamb_op", "fused_lamb"),
