@@ -53,7 +53,8 @@ void list(const fs::path& state, bool json, std::ostream& out) {
       out << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
     } else if (run) {
       std::string text = fmt::format(
-          "{}  {}  {} exit {}  {:>8.1f} s  {}", printable(id), padded(printable(run->command), 9),
+          "{}  {}  {} exit {:<3}  {:>8.1f} s  {}", printable(id),
+          padded(printable(run->command), 9),
           run->release.empty() ? std::string(16, ' ') : padded(printable(run->release), 16),
           run->exit_code, run->seconds.count(), counts_of(*run));
       if (std::size_t hosts = still_on(still, run->release); hosts > 0) {

@@ -123,6 +123,7 @@ std::string shortened(std::string_view text, std::size_t columns) {
 
 // How a table that is too wide is broken: panes of columns, one below the other.
 struct Layout {
+  bool cuts = true;  // What is wider than its place; else that shifts the rest of its line.
   std::size_t label_width = 0;
   std::vector<std::size_t> widths;                         // Of the columns.
   std::vector<std::pair<std::size_t, std::size_t>> panes;  // Columns [first, second).
@@ -134,6 +135,8 @@ constexpr std::size_t kIndent = 2;
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kLeastLabel = 20;   // No group's name is cut shorter than this,
 constexpr std::size_t kMostHeading = 20;  // nor needs more as the heading of a column.
+constexpr std::size_t kMostAligned = 40;  // Where nothing is cut: as far as names are filled up.
+constexpr std::size_t kNoLimit = std::string::npos / 2;
 
 Layout lay_out(const Table& table, std::size_t width, std::size_t label_limit,
                std::size_t heading_limit) {
@@ -181,19 +184,21 @@ class Line {
 };
 
 void print_table(std::ostream& out, const Table& table, const Layout& layout, const Style& style) {
+  auto fitted = [&](const std::string& text, std::size_t columns) {
+    return layout.cuts ? shortened(text, columns) : text;
+  };
   for (std::size_t p = 0; p < layout.panes.size(); ++p) {
     if (p > 0) out << '\n';
     const auto [first, last] = layout.panes[p];
     Line heading(style);
     heading.add(Paint::kQuiet, table.corner, layout.label_width);
     for (std::size_t c = first; c < last; ++c) {
-      heading.add(Paint::kQuiet, shortened(table.columns[c], layout.widths[c]), layout.widths[c]);
+      heading.add(Paint::kQuiet, fitted(table.columns[c], layout.widths[c]), layout.widths[c]);
     }
     out << heading.text() << '\n';
     for (std::size_t r = 0; r < table.row_labels.size(); ++r) {
       Line line(style);
-      line.add(Paint::kPlain, shortened(table.row_labels[r], layout.label_width),
-               layout.label_width);
+      line.add(Paint::kPlain, fitted(table.row_labels[r], layout.label_width), layout.label_width);
       for (std::size_t c = first; c < last; ++c) {
         line.add(paint_of(table.cells[r][c]), table.cells[r][c], layout.widths[c]);
       }
@@ -233,13 +238,18 @@ void print_matrix(std::ostream& out, const RunReport& report, const Style& style
       groups.size() == 1 && groups[0].hosts.size() == 1 ? "host" : "hosts", {"result"}, {}, {}};
   if (show_release) by_host.columns.push_back("release");
   for (const std::string& op : ops) by_host.columns.push_back(printable(op));
-  const auto width = static_cast<std::size_t>(std::max(style.width, kLeastWidth));
   for (const Group& group : groups) {
     by_host.row_labels.push_back(
         group.hosts.size() == 1 ? label(group.hosts)
                                 : fmt::format("{} ({})", label(group.hosts), group.hosts.size()));
     by_host.cells.push_back(group.cells);
   }
+  if (style.width == 0) {
+    Layout whole = lay_out(by_host, kNoLimit, kMostAligned, kNoLimit);
+    whole.cuts = false;
+    return print_table(out, by_host, whole, style);
+  }
+  const auto width = static_cast<std::size_t>(std::max(style.width, kLeastWidth));
   // A row for each group if that fits, with names cut short if need be (they stand in full with the
   // reasons); else a row for each op; else whichever way has fewer lines.
   const std::size_t heading = width - kIndent - kLeastLabel - kGap;
@@ -271,12 +281,21 @@ struct Told {
   std::vector<std::string> hosts;
 };
 
+// What differs from host to host though the reason is the same: its name, the numbers of processes.
+std::string without_its_own(std::string_view text, const HostReport& host) {
+  std::string out = with_name_as(text, host.host, "<host>");
+  for (const protocol::BusyProcess& one : host.processes) {
+    out = with_name_as(out, std::to_string(one.pid), "<pid>");
+  }
+  return out;
+}
+
 // Reasons in the order of their first host, each with all of its hosts.
 class Reasons {
  public:
   void add(const HostReport& host, Reason reason) {
-    Reason folded{reason.subject, with_name_as(reason.what, host.host, "<host>"),
-                  with_name_as(reason.help, host.host, "<host>")};
+    Reason folded{without_its_own(reason.subject, host), without_its_own(reason.what, host),
+                  without_its_own(reason.help, host)};
     const auto [place, is_new] = index_.emplace(folded, told_.size());
     if (is_new) told_.push_back({std::move(folded), std::move(reason), {}});
     told_[place->second].hosts.push_back(host.host);
@@ -364,6 +383,24 @@ void print_reasons(std::ostream& out, const RunReport& report, const Style& styl
                  : mild ? "note"
                         : "warning",
                  subject, counted_label(hosts), what, "");
+  }
+}
+
+// Once for all hosts of which it is said.
+void print_remarks(std::ostream& out, const RunReport& report, const Style& style) {
+  std::map<std::string_view, const HostReport*> rows;
+  for (const HostReport& host : report.hosts) rows.emplace(host.host, &host);
+  Reasons remarks;
+  for (const HostRemark& remark : report.remarks) {
+    HostReport unknown;
+    unknown.host = remark.host;
+    const auto row = rows.find(remark.host);
+    remarks.add(row != rows.end() ? *row->second : unknown, {remark.text, "", ""});
+  }
+  for (const Told& told : remarks.all()) {
+    const Reason& reason = told.hosts.size() == 1 ? told.single : told.folded;
+    print_reason(out, style, Paint::kDoubtful, "warning", printable(reason.subject),
+                 counted_label(told.hosts), "", "");
   }
 }
 
@@ -507,10 +544,7 @@ int exit_code(const RunReport& report) {
 void print_report(std::ostream& out, const RunReport& report, const Style& style) {
   if (!report.hosts.empty()) print_matrix(out, report, style);
   print_reasons(out, report, style);
-  for (const HostRemark& remark : report.remarks) {
-    print_reason(out, style, Paint::kDoubtful, "warning", printable(remark.text),
-                 printable(remark.host), "", "");
-  }
+  print_remarks(out, report, style);
   for (const std::string& warning : report.warnings) {
     out << painted(style, Paint::kDoubtful, "warning:") << ' ' << printable(warning) << '\n';
   }

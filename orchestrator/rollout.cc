@@ -57,7 +57,7 @@ class Rollout {
     std::size_t failed = 0;
     std::size_t tried = 0;
     for (std::size_t b = 0; b < pace_.batches.size() && !stopped(); ++b) {
-      if (std::string why = why_not_now(b, failed, tried); !why.empty()) {
+      if (Error why = why_not_now(b, failed, tried); !why.what.empty()) {
         for (; b < pace_.batches.size(); ++b) leave(pace_.batches[b], why);
         break;
       }
@@ -93,8 +93,9 @@ class Rollout {
     for (std::size_t i : numbers) hosts.push_back(rows_[i].host);
     return fold_nodeset(hosts);
   }
-  std::string window_closed() const {
-    return fmt::format("the window of {} closed before its turn", pace_.window);
+  Error window_closed() const {
+    return {fmt::format("the window of {} closed before its turn", pace_.window),
+            "run it again in the next window: hosts that are done are only verified"};
   }
 
   // A host that was spared because it is in use says nothing about the release.
@@ -102,12 +103,13 @@ class Rollout {
     return row.status != HostStatus::kBusy && has_failed(row, run_.options.strict);
   }
 
-  std::string why_not_now(std::size_t batch, std::size_t failed, std::size_t tried) const {
+  Error why_not_now(std::size_t batch, std::size_t failed, std::size_t tried) const {
     if (batch > 0 && failed > pace_.failures_allowed) {
-      return fmt::format("{} of the {} host{} before it failed, and {} may", failed, tried,
-                         tried == 1 ? "" : "s", pace_.failures_allowed);
+      return {fmt::format("{} of the {} host{} before it failed, and --max-fail allows {}", failed,
+                          tried, tried == 1 ? "" : "s", pace_.failures_allowed),
+              "mend what failed and run it again: hosts that are done are only verified"};
     }
-    return pace_.closed() ? window_closed() : "";
+    return pace_.closed() ? window_closed() : Error{};
   }
 
   // Of hosts that were changed under somebody; of a host that was spared its error tells.
@@ -131,9 +133,9 @@ class Rollout {
   }
 
   // Nothing is done there, and the report says why.
-  void leave(const Numbers& hosts, const std::string& why) {
+  void leave(const Numbers& hosts, const Error& why) {
     for (std::size_t i : hosts) {
-      if (rows_[i].status == HostStatus::kNotTried) rows_[i].error = {why, ""};
+      if (rows_[i].status == HostStatus::kNotTried) rows_[i].error = why;
     }
   }
 
@@ -166,7 +168,7 @@ class Rollout {
             HostReport& row = rows_[todo[k]];
             Session& session = *survey_.sessions[todo[k]];
             if (pace_.closed()) {
-              row.error = {window_closed(), ""};
+              row.error = window_closed();
               if (distributor != nullptr) distributor->excuse(session.number);
               return;
             }
@@ -212,15 +214,15 @@ class Rollout {
       std::vector<std::string> hosts;
       for (std::size_t i : waiting) hosts.push_back(rows_[i].host);
       auto standings = drain_->look(hosts);
-      std::string why;
+      Error why;
       if (!standings) {
-        why = standings.error().what;
+        why = standings.error();
       } else if (stopped()) {
-        why = "interrupted before anything was done";
+        why = {"interrupted before anything was done", ""};
       } else if (pace_.closed()) {
         why = window_closed();
       }
-      if (!why.empty()) {
+      if (!why.what.empty()) {
         leave(waiting, why);
         return give_back(waiting);
       }
@@ -239,8 +241,8 @@ class Rollout {
       }
       // Those that are free by now have their turn, however late it is.
       if (Pace::Clock::now() >= limit && !later.empty()) {
-        leave(later, fmt::format("jobs still ran there after {} s (--drain-limit)",
-                                 pace_.drain_limit.count()));
+        leave(later, {fmt::format("jobs still ran there after {} s", pace_.drain_limit.count()),
+                      "give them more time with --drain-limit, or run it again later"});
         give_back(later);
         later.clear();
       }

@@ -27,7 +27,11 @@ Style Style::detect(int fd) {
   std::from_chars(columns.data(), columns.data() + columns.size(), width);
   struct winsize size {};
   if (width <= 0 && ::ioctl(fd, TIOCGWINSZ, &size) == 0) width = size.ws_col;
-  if (width > 0) style.width = width;
+  if (width > 0) {
+    style.width = width;
+  } else if (::isatty(fd) != 1) {
+    style.width = 0;
+  }
   return style;
 }
 

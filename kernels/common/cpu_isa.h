@@ -43,11 +43,11 @@ inline const char* isa_name(CpuIsa isa) {
 // Pure, so that machines that are not here can be tested.
 inline CpuIsa isa_of(const CpuidWords& words) {
   const auto has = [](std::uint32_t word, std::uint32_t bits) { return (word & bits) == bits; };
-  constexpr std::uint32_t kAvxF16c = 1u << 28 | 1u << 29;
+  constexpr std::uint32_t kFmaAvxF16c = 1u << 12 | 1u << 28 | 1u << 29;
   constexpr std::uint32_t kAvx2 = 1u << 5;
   constexpr std::uint32_t kAvx512FDqBwVl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
   constexpr std::uint32_t kAvx512Bf16 = 1u << 5;
-  if ((words.xcr0 & 0x06) != 0x06 || !has(words.leaf1_ecx, kAvxF16c) ||
+  if ((words.xcr0 & 0x06) != 0x06 || !has(words.leaf1_ecx, kFmaAvxF16c) ||
       !has(words.leaf7_ebx, kAvx2)) {
     return CpuIsa::scalar;
   }

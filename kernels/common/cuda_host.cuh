@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ds_op.h"
 #include "self_test.h"
@@ -108,6 +109,28 @@ class DeviceBuffer {
   }
 
  private:
+  DeviceMemory memory_;
+};
+
+// A copy of a vector on the device, for what is tested on any device (OnHost).
+template <class T>
+class OnDeviceFor {
+ public:
+  explicit OnDeviceFor(const std::vector<T>& host)
+      : size_(host.size()), memory_(host.size() * sizeof(T)) {
+    check_cuda(cudaMemcpy(memory_.data(), host.data(), memory_.size(), cudaMemcpyHostToDevice),
+               "while copying to the device");
+  }
+  T* data() const { return static_cast<T*>(memory_.data()); }
+  std::vector<T> host() const {
+    std::vector<T> to(size_);
+    check_cuda(cudaMemcpy(to.data(), memory_.data(), memory_.size(), cudaMemcpyDeviceToHost),
+               "while copying from the device");
+    return to;
+  }
+
+ private:
+  std::size_t size_;
   DeviceMemory memory_;
 };
 

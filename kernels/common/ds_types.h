@@ -11,13 +11,13 @@ enum class DType : std::uint8_t { f32, f16, bf16 };
 enum class CommType : std::uint8_t { f32, f16, bf16, f64, i8, u8, i32, i64 };
 enum class CommReduction : std::uint8_t { sum, product, min, max };
 
-// Code paths of the CPU ops, each a superset of the one before. All give the same bits: no path
-// uses fused multiply-add, and rounding to 16 bits is to nearest even everywhere. So a job may
-// mix machines, and a wrong number is a bug, never "the other vector width".
+// Code paths of the CPU ops, each a superset of the one before. All give the same bits: multiply
+// and add are fused only where the definition says so, and rounding to 16 bits is to nearest even.
+// So a job may mix machines, and a wrong number is a bug, never "the other vector width".
 enum class CpuIsa : std::uint8_t {
   automatic,    // The best of this machine; the environment variable DS_CPU_ISA can cap it.
   scalar,       // Any machine.
-  avx2,         // AVX2 and F16C.
+  avx2,         // AVX2, FMA and F16C.
   avx512,       // AVX-512 F, BW, DQ, VL.
   avx512_bf16,  // And AVX512_BF16.
 };

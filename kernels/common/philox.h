@@ -15,11 +15,33 @@ struct Philox {
   std::uint32_t word[4];
 };
 
-template <int kRounds = 7>
+inline constexpr int kPhiloxRounds = 7;
+
+struct PhiloxKey {
+  std::uint32_t k0, k1;
+
+  DS_HOST_DEVICE explicit PhiloxKey(std::uint64_t key)
+      : k0(static_cast<std::uint32_t>(key)), k1(static_cast<std::uint32_t>(key >> 32)) {}
+  DS_HOST_DEVICE void next() {
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+};
+
+DS_HOST_DEVICE inline void philox_round(const PhiloxKey& key, std::uint32_t& c0, std::uint32_t& c1,
+                                        std::uint32_t& c2, std::uint32_t& c3) {
+  const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
+  const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
+  c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ key.k0;
+  c1 = static_cast<std::uint32_t>(b);
+  c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ key.k1;
+  c3 = static_cast<std::uint32_t>(a);
+}
+
+template <int kRounds = kPhiloxRounds>
 DS_HOST_DEVICE inline Philox philox(std::uint64_t key, std::uint64_t counter_low,
                                     std::uint64_t counter_high) {
-  auto k0 = static_cast<std::uint32_t>(key);
-  auto k1 = static_cast<std::uint32_t>(key >> 32);
+  PhiloxKey k(key);
   auto c0 = static_cast<std::uint32_t>(counter_low);
   auto c1 = static_cast<std::uint32_t>(counter_low >> 32);
   auto c2 = static_cast<std::uint32_t>(counter_high);
@@ -27,16 +49,7 @@ DS_HOST_DEVICE inline Philox philox(std::uint64_t key, std::uint64_t counter_low
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<std::uint32_t>(b);
-    c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<std::uint32_t>(a);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  for (int round = 0; round < kRounds; ++round, k.next()) philox_round(k, c0, c1, c2, c3);
   return {{c0, c1, c2, c3}};
 }
 
@@ -47,8 +60,14 @@ DS_HOST_DEVICE inline Philox philox(std::uint64_t key, std::uint64_t counter_low
 struct RandomSource {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
-  const std::uint64_t* device = nullptr;  // {seed, offset} on the device, or null.
+  const std::uint64_t* device = nullptr;  // {seed, offset} where the op computes, or null.
 };
+
+// The source with its numbers read, where they lie in memory that the caller sees.
+inline RandomSource resolved(RandomSource source) {
+  if (source.device != nullptr) source = {source.device[0], source.device[1], nullptr};
+  return source;
+}
 
 // The 16 bits of element `i` of the eight that one call serves.
 DS_HOST_DEVICE inline std::uint32_t sixteen_bits(const Philox& random, int i) {

@@ -11,6 +11,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cpu_isa.h"
@@ -161,6 +162,19 @@ inline std::string types_name(const OptimizerTypes& types) {
   return std::string(dtype_name(types.param)) + " params, " + dtype_name(types.grad) + " grads, " +
          dtype_name(types.state) + " state";
 }
+
+// A copy of a vector where the CPU computes, for what is tested on any device.
+template <class T>
+class OnHost {
+ public:
+  explicit OnHost(std::vector<T> of) : values_(std::move(of)) {}
+  // Const is where it lies, as of memory on a device.
+  T* data() const { return values_.data(); }
+  const std::vector<T>& host() const { return values_; }
+
+ private:
+  mutable std::vector<T> values_;
+};
 
 // The paths that this machine can run, worst first, under DS_CPU_ISA.
 inline std::vector<CpuIsa> runnable_isas() {

@@ -8,6 +8,7 @@
 //   load(p, n), store(p, x, n)   the first n < kLanes elements; memory behind them is not touched,
 //                                lanes without an element load as 0
 //   set1(x), sqrt(x), max0(x)    broadcast, square root, x < 0 ? 0 : x (NaN stays NaN)
+//   fused(a, b, c)        a·b + c, rounded once
 //   signed_step(x, s)     x > 0: s, x < 0: -s, x == 0: 0, NaN: NaN; for s >= 0
 //
 // Each function carries its target attribute instead of the file a -m flag: with a flag, an inline
@@ -63,6 +64,9 @@ DS_INLINE Vec sqrt(Vec x) {
 DS_INLINE Vec max0(Vec x) {
   return x < 0.0f ? 0.0f : x;
 }
+DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
+  return __builtin_fmaf(a, b, c);
+}
 DS_INLINE Vec signed_step(Vec x, Vec s) {
   return x == 0.0f || x != x ? x : __builtin_copysignf(s, x);
 }
@@ -71,10 +75,10 @@ DS_INLINE Vec signed_step(Vec x, Vec s) {
 
 #if defined(__x86_64__)
 
-#define DS_TARGET_AVX2 __attribute__((target("avx2,f16c")))
-#define DS_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
+#define DS_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define DS_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #define DS_TARGET_AVX512_BF16 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,f16c")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
 namespace ds::avx2 {
 
@@ -134,6 +138,9 @@ DS_TARGET_AVX2 DS_INLINE Vec sqrt(Vec x) {
 // MAXPS gives its second operand if either is NaN.
 DS_TARGET_AVX2 DS_INLINE Vec max0(Vec x) {
   return _mm256_max_ps(_mm256_setzero_ps(), x);
+}
+DS_TARGET_AVX2 DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
+  return _mm256_fmadd_ps(a, b, c);
 }
 DS_TARGET_AVX2 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), s);
@@ -210,6 +217,9 @@ DS_TARGET_AVX512 DS_INLINE Vec sqrt(Vec x) {
 DS_TARGET_AVX512 DS_INLINE Vec max0(Vec x) {
   return _mm512_max_ps(_mm512_setzero_ps(), x);
 }
+DS_TARGET_AVX512 DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
 DS_TARGET_AVX512 DS_INLINE Vec signed_step(Vec x, Vec s) {
   const Vec signed_s = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), s);
   return _mm512_mask_mov_ps(signed_s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_UQ), x);
@@ -220,6 +230,7 @@ DS_TARGET_AVX512 DS_INLINE Vec signed_step(Vec x, Vec s) {
 namespace ds::avx512_bf16 {
 
 using avx512::first;
+using avx512::fused;
 using avx512::kLanes;
 using avx512::max0;
 using avx512::set1;

@@ -1,6 +1,6 @@
 // torch.ops.ds.fp_quantize and its relatives; see fp_quantizer.h for what they compute.
 
-#include "bind_groups.cuh"
+#include "bind_groups.h"
 #include "fp_quantizer.h"
 
 namespace ds {
@@ -64,7 +64,7 @@ void check_rows(const at::Tensor& input, const at::Tensor& rows, std::int64_t gr
               groups, " rows of ", fp_row_bytes(group_size, format), " bytes; it is ",
               binding::describe(rows));
 }
-void quantize_into_cuda(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
+void quantize_into_real(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
                         std::int64_t bits, std::int64_t mantissa, bool stochastic,
                         std::int64_t seed, std::int64_t offset,
                         const OptionalTensor& random_state) {
@@ -79,7 +79,7 @@ void quantize_into_cuda(const at::Tensor& input, const at::Tensor& rows, std::in
   call.stochastic = stochastic;
   call.random = binding::random_source("ds::fp_quantize_", seed, offset, random_state, input);
   call.rows = static_cast<std::uint8_t*>(rows.data_ptr());
-  binding::on_device_of(dense, [&](void* stream) { fp_quantize(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { fp_quantize(call, where); });
   binding::changed(rows);
 }
 void quantize_into_meta(const at::Tensor& input, const at::Tensor& rows, std::int64_t group_size,
@@ -87,11 +87,11 @@ void quantize_into_meta(const at::Tensor& input, const at::Tensor& rows, std::in
                         const OptionalTensor&) {
   check_rows(input, rows, group_size, bits, mantissa);
 }
-at::Tensor quantize_cuda(const at::Tensor& input, std::int64_t group_size, std::int64_t bits,
+at::Tensor quantize_real(const at::Tensor& input, std::int64_t group_size, std::int64_t bits,
                          std::int64_t mantissa, bool stochastic, std::int64_t seed,
                          std::int64_t offset, const OptionalTensor& random_state) {
   const at::Tensor rows = prepare_rows(input, group_size, bits, mantissa);
-  quantize_into_cuda(input, rows, group_size, bits, mantissa, stochastic, seed, offset,
+  quantize_into_real(input, rows, group_size, bits, mantissa, stochastic, seed, offset,
                      random_state);
   return rows;
 }
@@ -135,12 +135,12 @@ FpDequantizeCall call_of(const at::Tensor& rows, const at::Tensor& output, std::
   return call;
 }
 
-void dequantize_cuda(const at::Tensor& rows, const at::Tensor& output, std::int64_t group_size,
+void dequantize_real(const at::Tensor& rows, const at::Tensor& output, std::int64_t group_size,
                      std::int64_t bits, std::int64_t mantissa) {
   dequantize_meta(rows, output, group_size, bits, mantissa);
   const at::Tensor dense = rows.contiguous();
   const FpDequantizeCall call = call_of(dense, output, group_size, bits, mantissa);
-  binding::on_device_of(dense, [&](void* stream) { fp_dequantize(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { fp_dequantize(call, where); });
   binding::changed(output);
 }
 
@@ -168,7 +168,7 @@ void select_meta(const at::Tensor& rows, const at::Tensor& indexes, const at::Te
                  std::int64_t group_size, std::int64_t bits, std::int64_t mantissa) {
   check_selection(rows, indexes, output, group_size, bits, mantissa);
 }
-void select_cuda(const at::Tensor& rows, const at::Tensor& indexes, const at::Tensor& output,
+void select_real(const at::Tensor& rows, const at::Tensor& indexes, const at::Tensor& output,
                  std::int64_t group_size, std::int64_t bits, std::int64_t mantissa) {
   const std::int64_t slab = check_selection(rows, indexes, output, group_size, bits, mantissa);
   if (indexes.numel() == 0) return;
@@ -177,7 +177,7 @@ void select_cuda(const at::Tensor& rows, const at::Tensor& indexes, const at::Te
   call.indexes = static_cast<const std::int32_t*>(dense_indexes.data_ptr());
   call.index_count = indexes.numel();
   call.groups_an_index = slab;
-  binding::on_device_of(dense, [&](void* stream) { fp_dequantize(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { fp_dequantize(call, where); });
   binding::changed(output);
 }
 
@@ -192,6 +192,13 @@ at::Tensor scales(const at::Tensor& rows, std::int64_t group_size, std::int64_t 
       .narrow(1, pitch - 4, 4)
       .clone(at::MemoryFormat::Contiguous)
       .view(at::kFloat);
+}
+
+void implement(torch::Library& m) {
+  m.impl("fp_quantize", TORCH_FN(quantize_real));
+  m.impl("fp_quantize_", TORCH_FN(quantize_into_real));
+  m.impl("fp_dequantize_", TORCH_FN(dequantize_real));
+  m.impl("fp_selective_dequantize_", TORCH_FN(select_real));
 }
 
 }  // namespace
@@ -215,16 +222,19 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
         TORCH_FN(ds::scales));
 }
 
-TORCH_LIBRARY_IMPL(ds, CUDA, m) {
-  m.impl("fp_quantize", TORCH_FN(ds::quantize_cuda));
-  m.impl("fp_quantize_", TORCH_FN(ds::quantize_into_cuda));
-  m.impl("fp_dequantize_", TORCH_FN(ds::dequantize_cuda));
-  m.impl("fp_selective_dequantize_", TORCH_FN(ds::select_cuda));
-}
+DS_LIBRARY_IMPL_FOR_DEVICES(ds::implement)
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("fp_quantize", TORCH_FN(ds::quantize_meta));
   m.impl("fp_quantize_", TORCH_FN(ds::quantize_into_meta));
   m.impl("fp_dequantize_", TORCH_FN(ds::dequantize_meta));
   m.impl("fp_selective_dequantize_", TORCH_FN(ds::select_meta));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  for (const char* name :
+       {"fp_quantize", "fp_quantize_", "fp_dequantize_", "fp_selective_dequantize_"}) {
+    m.impl(name, torch::CppFunction::makeFallthrough());
+  }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Quantization to small floating-point formats in groups, on CUDA devices. No torch.
+// Quantization to small floating-point formats in groups, on the CPU or a GPU. No torch.
 //
 //   bits  mantissa  exponent  bias  largest
 //    12      7         4        7      510
@@ -22,9 +22,11 @@
 // A NaN or an infinity in a group makes its scale NaN or infinite and its codes 0, so all of it
 // comes back as NaN.
 //
-// reference.h defines every result to the last bit. Launches go to `stream` on the current device
-// and return at once; they can be captured in a CUDA graph. std::invalid_argument, before anything
-// is launched, for what does not fit; std::runtime_error for what the device refuses.
+// reference.h defines every result to the last bit, on either device, on every code path and with
+// any number of threads. Memory is that of the device that computes. Launches on a GPU go to
+// `stream` on the current device and return at once; they can be captured in a CUDA graph.
+// std::invalid_argument, before anything is written, for what does not fit; std::runtime_error for
+// what the device refuses. The overloads for a stream are in a library that was built with CUDA.
 
 #include <cstdint>
 
@@ -49,6 +51,7 @@ struct FpQuantizeCall {
   RandomSource random;
   std::uint8_t* rows = nullptr;  // groups rows of fp_row_bytes().
 };
+DS_EXPORT void fp_quantize(const FpQuantizeCall& call, const CpuOptions& cpu);
 DS_EXPORT void fp_quantize(const FpQuantizeCall& call, void* stream);
 
 // Of one group: codes and scale.
@@ -65,10 +68,11 @@ struct FpDequantizeCall {
   FloatFormat format;
   // Selection: the rows are groups/groups_an_index slabs, and the output is slab indexes[0],
   // indexes[1], …. An index that is out of range gives NaN. Null: all rows in order.
-  const std::int32_t* indexes = nullptr;  // On the device.
+  const std::int32_t* indexes = nullptr;  // Where the op computes.
   std::int64_t index_count = 0;
   std::int64_t groups_an_index = 1;
 };
+DS_EXPORT void fp_dequantize(const FpDequantizeCall& call, const CpuOptions& cpu);
 DS_EXPORT void fp_dequantize(const FpDequantizeCall& call, void* stream);
 
 }  // namespace ds

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "bind_groups.cuh"
+#include "bind_groups.h"
 #include "quantizer.h"
 
 namespace ds {
@@ -78,10 +78,10 @@ void run(const at::Tensor& input, const Quantized& q, std::int64_t groups, std::
     call.error = error->data_ptr();
     call.error_beta = static_cast<float>(beta);
   }
-  binding::on_device_of(dense, [&](void* stream) { quantize(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { quantize(call, where); });
 }
 
-Pair quantize_cuda(const at::Tensor& input, std::int64_t groups, std::int64_t bits,
+Pair quantize_real(const at::Tensor& input, std::int64_t groups, std::int64_t bits,
                    bool symmetric) {
   const Quantized q = prepare("ds::quantize", input, groups, bits, symmetric, false);
   run(input, q, groups, bits, symmetric, {}, nullptr, 0.0);
@@ -103,7 +103,7 @@ Quantized prepare_swizzled(const char* function, const at::Tensor& input, std::i
   return prepare(function, input, groups, bits, symmetric, true);
 }
 
-Pair swizzle_cuda(const at::Tensor& input, std::int64_t groups, std::int64_t bits, bool symmetric,
+Pair swizzle_real(const at::Tensor& input, std::int64_t groups, std::int64_t bits, bool symmetric,
                   std::int64_t pipeline, std::int64_t nodes, std::int64_t devices) {
   const Swizzle swizzle{pipeline, nodes, devices};
   const Quantized q =
@@ -126,7 +126,7 @@ Quantized prepare_loco(const at::Tensor& input, const at::Tensor& error, std::in
   check_same_device(kName, "error_feedback", error, input);
   return prepare_swizzled(kName, input, groups, bits, symmetric, swizzle);
 }
-Pair loco_cuda(const at::Tensor& input, const at::Tensor& error, double beta, std::int64_t groups,
+Pair loco_real(const at::Tensor& input, const at::Tensor& error, double beta, std::int64_t groups,
                std::int64_t bits, bool symmetric, std::int64_t pipeline, std::int64_t nodes,
                std::int64_t devices) {
   const Swizzle swizzle{pipeline, nodes, devices};
@@ -161,7 +161,7 @@ at::Tensor prepare_dequantized(const at::Tensor& codes, const at::Tensor& params
   check_floating(kName, "the output", output);
   return output;
 }
-at::Tensor dequantize_cuda(const at::Tensor& codes, const at::Tensor& params, std::int64_t groups,
+at::Tensor dequantize_real(const at::Tensor& codes, const at::Tensor& params, std::int64_t groups,
                            std::int64_t bits, bool symmetric, at::ScalarType dtype) {
   const at::Tensor output = prepare_dequantized(codes, params, groups, bits, symmetric, dtype);
   const at::Tensor dense = codes.contiguous(), dense_params = params.contiguous();
@@ -173,7 +173,7 @@ at::Tensor dequantize_cuda(const at::Tensor& codes, const at::Tensor& params, st
   call.groups = groups;
   call.group_size = groups == 0 ? 0 : output.numel() / groups;
   call.format = {static_cast<int>(bits), symmetric};
-  binding::on_device_of(dense, [&](void* stream) { dequantize(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { dequantize(call, where); });
   return output;
 }
 
@@ -186,7 +186,7 @@ std::int64_t prepare_fake(const at::Tensor& values, std::int64_t groups, std::in
   check_in_place(kName, "values", values);
   return binding::group_size_of(kName, "values", values.numel(), groups);
 }
-void fake_cuda(const at::Tensor& values, std::int64_t groups, std::int64_t bits, bool symmetric,
+void fake_real(const at::Tensor& values, std::int64_t groups, std::int64_t bits, bool symmetric,
                bool stochastic, std::int64_t seed, std::int64_t offset,
                const OptionalTensor& random_state) {
   FakeQuantizeCall call;
@@ -198,12 +198,14 @@ void fake_cuda(const at::Tensor& values, std::int64_t groups, std::int64_t bits,
   call.symmetric = symmetric;
   call.stochastic = stochastic;
   call.random = binding::random_source("ds::fake_quantize_", seed, offset, random_state, values);
+#ifdef DS_WITH_CUDA
   at::Tensor scratch;
-  if (fake_quantize_needs_scratch(call)) {
+  if (values.is_cuda() && fake_quantize_needs_scratch(call)) {
     scratch = at::empty({2 * groups}, values.options().dtype(at::kInt));
     call.scratch = static_cast<std::uint32_t*>(scratch.data_ptr());
   }
-  binding::on_device_of(values, [&](void* stream) { fake_quantize(call, stream); });
+#endif
+  binding::on_stream_of(values, [&](const auto& where) { fake_quantize(call, where); });
   binding::changed(values);
 }
 void fake_meta(const at::Tensor& values, std::int64_t groups, std::int64_t bits, bool, bool,
@@ -261,10 +263,10 @@ void run_reduction(const Reduced& out, const at::Tensor& codes, const at::Tensor
     call.error_dtype = binding::dtype_of(*error);
     call.error_beta = static_cast<float>(beta);
   }
-  binding::on_device_of(dense, [&](void* stream) { quantized_reduce(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { quantized_reduce(call, where); });
 }
 
-Pair reduce_cuda(const at::Tensor& codes, const at::Tensor& params, std::int64_t in_groups,
+Pair reduce_real(const at::Tensor& codes, const at::Tensor& params, std::int64_t in_groups,
                  std::int64_t out_groups, std::int64_t bits, bool symmetric, std::int64_t tensors) {
   const Reduced out = prepare_reduced("ds::quantized_reduction", codes, params, in_groups,
                                       out_groups, bits, symmetric, tensors, nullptr);
@@ -277,7 +279,7 @@ Pair reduce_meta(const at::Tensor& codes, const at::Tensor& params, std::int64_t
                                       out_groups, bits, symmetric, tensors, nullptr);
   return {out.codes, out.params};
 }
-Pair loco_reduce_cuda(const at::Tensor& codes, const at::Tensor& params, const at::Tensor& error,
+Pair loco_reduce_real(const at::Tensor& codes, const at::Tensor& params, const at::Tensor& error,
                       double beta, std::int64_t in_groups, std::int64_t out_groups,
                       std::int64_t bits, bool symmetric, std::int64_t tensors) {
   const Reduced out = prepare_reduced("ds::loco_quantized_reduction", codes, params, in_groups,
@@ -311,7 +313,7 @@ at::Tensor prepare_half(const at::Tensor& codes, const at::Tensor& scales,
   check_same_device(kName, "minimums", minimums, codes);
   return at::empty({groups, group_size}, codes.options().dtype(at::kHalf));
 }
-at::Tensor half_cuda(const at::Tensor& codes, const at::Tensor& scales, const at::Tensor& minimums,
+at::Tensor half_real(const at::Tensor& codes, const at::Tensor& scales, const at::Tensor& minimums,
                      std::int64_t groups, std::int64_t group_size, std::int64_t bits) {
   const at::Tensor output = prepare_half(codes, scales, minimums, groups, group_size, bits);
   const at::Tensor dense = codes.contiguous(), s = scales.contiguous(), m = minimums.contiguous();
@@ -322,18 +324,32 @@ at::Tensor half_cuda(const at::Tensor& codes, const at::Tensor& scales, const at
                            groups,
                            group_size,
                            static_cast<int>(bits)};
-  binding::on_device_of(dense, [&](void* stream) { int_to_half(call, stream); });
+  binding::on_stream_of(dense, [&](const auto& where) { int_to_half(call, where); });
   return output;
+}
+
+void implement(torch::Library& m) {
+  m.impl("quantize", TORCH_FN(quantize_real));
+  m.impl("dequantize", TORCH_FN(dequantize_real));
+  m.impl("fake_quantize_", TORCH_FN(fake_real));
+  m.impl("swizzle_quant", TORCH_FN(swizzle_real));
+  m.impl("loco_swizzle_quant", TORCH_FN(loco_real));
+  m.impl("quantized_reduction", TORCH_FN(reduce_real));
+  m.impl("loco_quantized_reduction", TORCH_FN(loco_reduce_real));
+  m.impl("dequantize_int_to_half", TORCH_FN(half_real));
 }
 
 }  // namespace
 }  // namespace ds
 
+static_assert(static_cast<int>(at::kHalf) == 5);
+
 TORCH_LIBRARY_FRAGMENT(ds, m) {
   m.def("quantize(Tensor input, int groups, int bits=8, bool symmetric=True) -> (Tensor, Tensor)");
+  // 5 is half, which torch 1.13 does not know by its name here.
   m.def(
       "dequantize(Tensor codes, Tensor params, int groups, int bits=8, bool symmetric=True, "
-      "ScalarType dtype=half) -> Tensor");
+      "ScalarType dtype=5) -> Tensor");
   m.def(
       "fake_quantize_(Tensor(a!) values, int groups, int bits=8, bool symmetric=True, "
       "bool stochastic=False, int seed=0, int offset=0, Tensor? random_state=None) -> ()");
@@ -356,16 +372,7 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "int group_size, int bits) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(ds, CUDA, m) {
-  m.impl("quantize", TORCH_FN(ds::quantize_cuda));
-  m.impl("dequantize", TORCH_FN(ds::dequantize_cuda));
-  m.impl("fake_quantize_", TORCH_FN(ds::fake_cuda));
-  m.impl("swizzle_quant", TORCH_FN(ds::swizzle_cuda));
-  m.impl("loco_swizzle_quant", TORCH_FN(ds::loco_cuda));
-  m.impl("quantized_reduction", TORCH_FN(ds::reduce_cuda));
-  m.impl("loco_quantized_reduction", TORCH_FN(ds::loco_reduce_cuda));
-  m.impl("dequantize_int_to_half", TORCH_FN(ds::half_cuda));
-}
+DS_LIBRARY_IMPL_FOR_DEVICES(ds::implement)
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("quantize", TORCH_FN(ds::quantize_meta));
@@ -376,4 +383,13 @@ TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("quantized_reduction", TORCH_FN(ds::reduce_meta));
   m.impl("loco_quantized_reduction", TORCH_FN(ds::loco_reduce_meta));
   m.impl("dequantize_int_to_half", TORCH_FN(ds::prepare_half));
+}
+
+// torch 1.13 knows no way from here to Meta.
+TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
+  for (const char* name :
+       {"quantize", "dequantize", "fake_quantize_", "swizzle_quant", "loco_swizzle_quant",
+        "quantized_reduction", "loco_quantized_reduction", "dequantize_int_to_half"}) {
+    m.impl(name, torch::CppFunction::makeFallthrough());
+  }
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Quantization to 8 and 4 bit integers in groups, and what collectives need of it: swizzled output,
-// reduction of quantized tensors, error feedback. On CUDA devices. No torch.
+// reduction of quantized tensors, error feedback. On the CPU or a GPU. No torch.
 //
 // A tensor is `groups` runs of `group_size` consecutive elements. With b bits, codes run from
 // -2^(b-1) to 2^(b-1)-1 and are rounded to nearest even:
@@ -17,9 +17,11 @@
 // its inverse NaN or infinite, so the group cannot come back looking like numbers. With 4 bits,
 // two codes share a byte, the first in the upper half, and a group must be of even size.
 //
-// reference.h defines every result to the last bit. Launches go to `stream` on the current device
-// and return at once; they can be captured in a CUDA graph. std::invalid_argument, before anything
-// is launched, for what does not fit; std::runtime_error for what the device refuses.
+// reference.h defines every result to the last bit, on either device, on every code path and with
+// any number of threads. Memory is that of the device that computes. Launches on a GPU go to
+// `stream` on the current device and return at once; they can be captured in a CUDA graph.
+// std::invalid_argument, before anything is written, for what does not fit; std::runtime_error for
+// what the device refuses. The overloads for a stream are in a library that was built with CUDA.
 
 #include <cstdint>
 
@@ -57,6 +59,7 @@ struct QuantizeCall {
   void* error = nullptr;
   float error_beta = 0.0f;
 };
+DS_EXPORT void quantize(const QuantizeCall& call, const CpuOptions& cpu);
 DS_EXPORT void quantize(const QuantizeCall& call, void* stream);
 
 struct DequantizeCall {
@@ -68,6 +71,7 @@ struct DequantizeCall {
   std::int64_t group_size = 0;
   QuantFormat format;
 };
+DS_EXPORT void dequantize(const DequantizeCall& call, const CpuOptions& cpu);
 DS_EXPORT void dequantize(const DequantizeCall& call, void* stream);
 
 // x becomes x', in place: what quantizing to `bits` (2 to 16) and back gives. Stochastic: instead
@@ -81,10 +85,11 @@ struct FakeQuantizeCall {
   bool symmetric = true;
   bool stochastic = false;
   RandomSource random;
-  // 2·groups words of device memory, needed where fake_quantize_needs_scratch() says so.
+  // On a GPU: 2·groups words of its memory, needed where fake_quantize_needs_scratch() says so.
   std::uint32_t* scratch = nullptr;
 };
 DS_EXPORT bool fake_quantize_needs_scratch(const FakeQuantizeCall& call);
+DS_EXPORT void fake_quantize(const FakeQuantizeCall& call, const CpuOptions& cpu);
 DS_EXPORT void fake_quantize(const FakeQuantizeCall& call, void* stream);
 
 // The sum of `tensors` quantized tensors of `size` elements each, which lie one behind the other,
@@ -104,6 +109,7 @@ struct ReduceCall {
   DType error_dtype = DType::f16;
   float error_beta = 0.0f;
 };
+DS_EXPORT void quantized_reduce(const ReduceCall& call, const CpuOptions& cpu);
 DS_EXPORT void quantized_reduce(const ReduceCall& call, void* stream);
 
 // Unsigned codes of 8 or 4 bits to f16: code / scale + minimum, both operations rounded to f16.
@@ -116,6 +122,7 @@ struct IntToHalfCall {
   std::int64_t group_size = 0;
   int bits = 8;
 };
+DS_EXPORT void int_to_half(const IntToHalfCall& call, const CpuOptions& cpu);
 DS_EXPORT void int_to_half(const IntToHalfCall& call, void* stream);
 
 }  // namespace ds

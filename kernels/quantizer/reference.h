@@ -25,17 +25,8 @@ inline float scale_or_one(float scale) {
   return std::isinf(scale) ? 1.0f : scale;
 }
 
-// NaN where any value is NaN.
-inline GroupParams group_params(const float* x, std::int64_t size, int bits, bool symmetric) {
-  float low = INFINITY, high = -INFINITY, absolute = 0.0f;
-  bool nan = false;
-  for (std::int64_t i = 0; i < size; ++i) {
-    low = x[i] < low ? x[i] : low;
-    high = x[i] > high ? x[i] : high;
-    absolute = std::fabs(x[i]) > absolute ? std::fabs(x[i]) : absolute;
-    nan |= x[i] != x[i];
-  }
-  if (nan) low = high = absolute = NAN;
+// From the smallest and the largest value and the largest magnitude; all NaN if any value is.
+inline GroupParams params_of(float low, float high, float absolute, int bits, bool symmetric) {
   GroupParams params{};
   if (symmetric) {
     params.scale = scale_or_one(std::ldexp(1.0f, bits - 1) / absolute);
@@ -48,6 +39,19 @@ inline GroupParams group_params(const float* x, std::int64_t size, int bits, boo
   }
   params.inverse = 1.0f / params.scale;
   return params;
+}
+
+inline GroupParams group_params(const float* x, std::int64_t size, int bits, bool symmetric) {
+  float low = INFINITY, high = -INFINITY, absolute = 0.0f;
+  bool nan = false;
+  for (std::int64_t i = 0; i < size; ++i) {
+    low = x[i] < low ? x[i] : low;
+    high = x[i] > high ? x[i] : high;
+    absolute = std::fabs(x[i]) > absolute ? std::fabs(x[i]) : absolute;
+    nan |= x[i] != x[i];
+  }
+  if (nan) low = high = absolute = NAN;
+  return params_of(low, high, absolute, bits, symmetric);
 }
 
 // As the hardware compares: a NaN gives the other operand.

@@ -1,7 +1,6 @@
 // The host code of the op on a GPU.
 
 #include <functional>
-#include <vector>
 
 #include "cuda_host.cuh"
 #include "launch.h"
@@ -19,28 +18,6 @@ void on_device(const char* function, const CudaOptions& cuda,
   launch(cuda.stream);
   check_cuda(cudaGetLastError(), function);
 }
-
-// Memory on the device with a copy of the host's vector.
-template <class T>
-class OnDeviceFor {
- public:
-  explicit OnDeviceFor(const std::vector<T>& host)
-      : size_(host.size()), memory_(host.size() * sizeof(T)) {
-    check_cuda(cudaMemcpy(memory_.data(), host.data(), memory_.size(), cudaMemcpyHostToDevice),
-               "while copying to the device");
-  }
-  T* data() const { return static_cast<T*>(memory_.data()); }
-  std::vector<T> host() const {
-    std::vector<T> to(size_);
-    check_cuda(cudaMemcpy(to.data(), memory_.data(), memory_.size(), cudaMemcpyDeviceToHost),
-               "while copying from the device");
-    return to;
-  }
-
- private:
-  std::size_t size_;
-  DeviceMemory memory_;
-};
 
 void self_test(int device, Comparison& comparison) {
   random_ltd::test_all_functions<OnDeviceFor>(CudaOptions{device, nullptr}, comparison);

@@ -113,7 +113,7 @@ void each_token(const TokenRows& rows, const CpuOptions& cpu, const Copy& copy) 
 }
 
 void self_test(CpuIsa isa, Comparison& comparison) {
-  random_ltd::test_all_functions<random_ltd::OnHost>(CpuOptions{1, isa}, comparison);
+  random_ltd::test_all_functions<OnHost>(CpuOptions{1, isa}, comparison);
 }
 
 }  // namespace

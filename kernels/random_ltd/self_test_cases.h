@@ -14,19 +14,6 @@
 
 namespace ds::random_ltd {
 
-// A copy in the memory of the host.
-template <class T>
-class OnHost {
- public:
-  explicit OnHost(std::vector<T> of) : values_(std::move(of)) {}
-  // Const is where it lies, as of memory on a device.
-  T* data() const { return values_.data(); }
-  const std::vector<T>& host() const { return values_; }
-
- private:
-  mutable std::vector<T> values_;
-};
-
 template <class T>
 std::vector<T> numbered(std::int64_t size) {
   std::vector<T> values(static_cast<std::size_t>(size));

@@ -7,7 +7,7 @@ namespace {
 
 CpuidWords modern() {
   CpuidWords words;
-  words.leaf1_ecx = 1u << 27 | 1u << 28 | 1u << 29;
+  words.leaf1_ecx = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
   words.leaf7_ebx = 1u << 5 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
   words.leaf7_1_eax = 1u << 5;
   words.xcr0 = 0xe7;
@@ -30,7 +30,7 @@ TEST(CpuIsa, Each_missing_instruction_set_costs_exactly_the_paths_that_need_it) 
   words = modern();
   words.leaf7_ebx &= ~(1u << 5);
   EXPECT_EQ(isa_of(words), CpuIsa::scalar);
-  for (unsigned bit : {28u, 29u}) {
+  for (unsigned bit : {12u, 28u, 29u}) {
     words = modern();
     words.leaf1_ecx &= ~(1u << bit);
     EXPECT_EQ(isa_of(words), CpuIsa::scalar) << bit;

@@ -21,7 +21,7 @@ namespace dsi::agent {
 namespace {
 
 constexpr std::size_t kOutputKept = 4096;
-constexpr std::size_t kAnswerKept = 256 * 1024;
+constexpr std::size_t kAnswerKept = 1024 * 1024;
 
 struct Pipe {
   UniqueFd read;

@@ -35,7 +35,7 @@ class Output {
 
   int out_fd() const { return out_.get(); }
   int answer_fd() const { return answer_.get(); }
-  // Reads what has come, without waiting; keeps the last 4 KiB of output, the first 256 KiB of
+  // Reads what has come, without waiting; keeps the last 4 KiB of output, the first MiB of
   // answer.
   void drain();
   const std::string& out() const { return output_; }

@@ -12,6 +12,7 @@
 #include "orchestrator/agent/busy.h"
 #include "orchestrator/agent/child.h"
 #include "orchestrator/agent/hold.h"
+#include "orchestrator/agent/package_trial.h"
 #include "orchestrator/agent/prefix.h"
 #include "orchestrator/agent/python.h"
 #include "orchestrator/agent/stage.h"
@@ -37,6 +38,7 @@ constexpr char kEnvironments[] = "env-";
 
 struct Answer {
   std::vector<OpRow> rows;
+  std::optional<RestsOn> rests_on;
   json last = json::object();  // The message with "result".
   std::string text(const char* key) const { return last.value(key, ""); }
 };
@@ -139,6 +141,7 @@ class PackageRun {
       if (message.contains("error")) {
         error_ = Error{message["error"].value("what", ""), message["error"].value("help", "")};
       }
+      if (message.contains("rests_on")) answer_.rests_on = parse_rests_on(message["rests_on"]);
       if (message.contains("result")) answer_.last = message;
       if (message.contains("note")) {
         wire_.send("stage", {{"stage", "note"}, {"what", message["note"]}, {"help", ""}});
@@ -246,19 +249,37 @@ Result<void> follow(Prefix& prefix, const std::string& label) {
   return prefix.leave_current();
 }
 
-// True if the release is in the environment already and nothing of it has changed.
+// True if the release is in the environment already and nothing of it has changed. Its modules are
+// tried again unless they were ok and nothing that they rest on has changed either.
 Result<bool> is_up_to_date(const Environment& environment, const std::string& package,
-                           const protocol::InstallRequest& request, Wire& wire,
-                           HostResult& result) {
+                           const protocol::InstallRequest& request, const std::string& id,
+                           const Prefix& prefix, Wire& wire, HostResult& result) {
   DSI_TRY(std::string program, program_of(environment, package));
+  const std::string& python = environment.facts.executable;
+  Circumstances circumstances = package_circumstances(id, python, request.drop_in);
+  auto recalled = recall_package(prefix, circumstances);
+  std::vector<std::string> words = words_for("report", request);
+  for (const std::string& word :
+       {std::string("--package"), package, std::string("--module-timeout"),
+        std::to_string(request.probe_timeout_s)}) {
+    words.push_back(word);
+  }
+  if (recalled) words.emplace_back("--untried");
+  auto start = std::chrono::system_clock::now();
   PackageRun run(wire, {});
-  DSI_CHECK(run.run(
-      environment.facts.executable, program,
-      {"report", "--package", package, "--module-timeout", std::to_string(request.probe_timeout_s)},
-      kOwnTime));
-  const json& last = run.answer().last;
-  if (!last.value("intact", false) || last.value("drop_in", false) != request.drop_in) return false;
-  result.ops = run.answer().rows;
+  DSI_CHECK(run.run(python, program, std::move(words), kOwnTime));
+  const Answer& answer = run.answer();
+  if (!answer.last.value("intact", false) ||
+      answer.last.value("drop_in", false) != request.drop_in) {
+    return false;
+  }
+  if (recalled) {
+    result.ops = *std::move(recalled);
+    return true;
+  }
+  result.ops = answer.rows;
+  send_note(wire, remember(prefix, package_trial(answer.rows, answer.rests_on,
+                                                 std::move(circumstances), start)));
   return true;
 }
 
@@ -283,7 +304,7 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
           Prefix::lock(environment_prefix(base, environment.facts), {request.run, request.by},
                        std::chrono::seconds(request.lock_timeout_s), wire));
   if (facts.current == id && !facts.interrupted) {
-    DSI_TRY(bool same, is_up_to_date(environment, package.name, request, wire, result));
+    DSI_TRY(bool same, is_up_to_date(environment, package.name, request, id, prefix, wire, result));
     if (same) {
       result.result = "up-to-date";
       if (request.strict) DSI_CHECK(check_strict(result.ops));
@@ -295,6 +316,7 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
   DSI_CHECK(respect_hold(prefix.root().path(), request.care, result));
   DSI_CHECK(spare(request.care, replaced, result));
   bool built = false;
+  Trial trial;
   auto done = [&]() -> Result<void> {
     DSI_CHECK(stage_release(prefix, id, request.manifest, manifest, wire, built));
     DSI_CHECK(give_way(request.care, replaced, wire, result));
@@ -307,6 +329,7 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
       words.push_back(word);
     }
     if (request.drop_in) words.emplace_back("--drop-in");
+    auto start = std::chrono::system_clock::now();
     PackageRun* asked = nullptr;
     PackageRun run(
         wire,
@@ -322,6 +345,8 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
                       kOwnTime + std::chrono::seconds(request.pip_timeout_s)));
     result.from = run.answer().text("origin");
     result.result = run.answer().text("result");
+    trial = package_trial(run.answer().rows, run.answer().rests_on,
+                          package_circumstances(id, facts.executable, request.drop_in), start);
     return {};
   }();
   if (!done) {
@@ -336,6 +361,7 @@ Result<void> install_package(const std::string& base, const protocol::InstallReq
   send_stage(wire, "switched");
   send_note(wire, prefix.switch_to(id));
   send_note(wire, prefix.record("install", result.from, id));
+  send_note(wire, remember(prefix, trial));
   send_note(wire, prefix.prune());
   return {};
 }

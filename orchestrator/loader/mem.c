@@ -2,10 +2,12 @@
 
 #include <stddef.h>
 
-void* memcpy(void* to, const void* from, size_t size);
-void* memset(void* to, int value, size_t size);
-void* memmove(void* to, const void* from, size_t size);
-int memcmp(const void* a, const void* b, size_t size);
+// Used: the compiler calls them when link-time optimisation has already dropped what nobody calls.
+#define CALLED_BY_THE_COMPILER __attribute__((used))
+CALLED_BY_THE_COMPILER void* memcpy(void* to, const void* from, size_t size);
+CALLED_BY_THE_COMPILER void* memset(void* to, int value, size_t size);
+CALLED_BY_THE_COMPILER void* memmove(void* to, const void* from, size_t size);
+CALLED_BY_THE_COMPILER int memcmp(const void* a, const void* b, size_t size);
 
 void* memcpy(void* to, const void* from, size_t size) {
   for (size_t i = 0; i < size; ++i) ((char*)to)[i] = ((const char*)from)[i];

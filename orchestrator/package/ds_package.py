@@ -56,6 +56,7 @@ import sysconfig
 import time
 
 SCHEMA = 1
+BY_HAND = "by hand"
 KEPT_HISTORY = 20
 PARTIAL = ".ds-partial"  # The end of the name of a file that is being copied.
 AT_ONCE = 4
@@ -597,8 +598,17 @@ class Lock:
         os.close(self.fd)
 
 
+def read_own(path):
+    """What a run has left. Of a later ds-install's nothing can be told, so nothing is done."""
+    value = read_json(path)
+    if value and value.get("schema", SCHEMA) > SCHEMA:
+        raise Failure("%s was written by a later ds-install (schema %d; this one knows %d)" %
+                      (path, value["schema"], SCHEMA), "use that one; nothing was changed")
+    return value
+
+
 def read_state(environment):
-    return read_json(environment.path("state.json")) or {}
+    return read_own(environment.path("state.json")) or {}
 
 
 def prune(environment, state):
@@ -625,7 +635,7 @@ def remove_quietly(path):
 def recover(environment):
     """Undoes a transaction that did not end, of whatever package. True if there was one. Can itself
     be cut off anywhere: it starts from the phase that was reached."""
-    journal = read_json(environment.journal)
+    journal = read_own(environment.journal)
     if journal is None:
         for name in os.listdir(environment.folder):
             if name.startswith("journal."):
@@ -1161,6 +1171,48 @@ first = sys.argv[1]
 if first: sys.path.insert(0, first)
 """
 
+# What an import rests on: the files that were read for it, and what is loaded. For the agent, which
+# may recall an answer as long as none of them has changed (docs/adr/0004). It comes first, for what
+# follows reads too.
+READ = """
+import os, sys
+opened = set()
+def see(event, arguments):
+    path = arguments[0] if arguments else None
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(path, str):
+        if event != "open" or not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            opened.add(os.path.join("/", path))
+if hasattr(sys, "addaudithook"):
+    sys.addaudithook(see)
+
+def files_read():
+    # None: it cannot be said. Python 3.7 has no hook.
+    if not hasattr(sys, "addaudithook"):
+        return None
+    found = set(opened)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line[line.find("/"):].rstrip("\\n") if "/" in line else ""
+            if path.endswith(" (deleted)") and not path.startswith(("/memfd:", "/dev/", "/SYSV")):
+                return None
+            if path and not path.startswith(("/memfd:", "/SYSV")):
+                found.update((path, os.path.dirname(path)))
+    for module in list(sys.modules.values()):
+        for name in ("__file__", "__cached__"):
+            value = getattr(module, "__dict__", {}).get(name)
+            if isinstance(value, str):
+                found.add(os.path.join("/", value))
+    # Read before anything could be seen.
+    found.add(os.path.join(sys.prefix, "pyvenv.cfg"))
+    for folder in sys.path:
+        found.add(folder)
+        if os.path.isdir(folder):
+            found.update(os.path.join(folder, name) for name in os.listdir(folder)
+                         if name.endswith(".pth"))
+    return {os.path.normpath(path) for path in found
+            if path and not path.startswith(("/proc/", "/sys/", "/dev/"))}
+"""
+
 # What a module needs of another one it finds only if that one's symbols are everybody's.
 LOAD = """
 import ctypes, importlib
@@ -1171,14 +1223,16 @@ def load(name, before):
     return importlib.import_module(name)
 """
 
-IMPORT_CODE = PREAMBLE + LOAD + """
+IMPORT_CODE = READ + PREAMBLE + LOAD + """
 import json
 nonce, torch, name, before = sys.argv[2:6]
 answer = {}
 try:
     if torch:
         importlib.import_module("torch")
-    answer["file"] = getattr(load(name, json.loads(before)), "__file__", None) or ""
+    load(name, json.loads(before))
+    read = files_read()
+    answer["read"] = None if read is None else sorted(read)
     answer["ok"] = True
 except BaseException as error:
     answer = {"kind": type(error).__name__, "text": str(error),
@@ -1192,7 +1246,7 @@ os._exit(0)
 # Loading torch takes seconds of a processor; here once. Each module is imported in a process that is
 # forked from there. Only what is well is said: the rest is tried again in a process of its own, which
 # has loaded nothing before, and the reason that is told is that one's.
-SHARED_CODE = PREAMBLE + LOAD + """
+SHARED_CODE = READ + PREAMBLE + LOAD + """
 import json, select, signal, time
 nonce, torch, names, modules, seconds, reports = sys.argv[2:8]
 
@@ -1229,18 +1283,27 @@ def in_a_fork(act):
     os.close(ours)
     return os.waitpid(pid, 0)[1] == 0, text.decode("utf-8", "replace")
 
+def load_and_tell(name, before):
+    load(name, before)
+    if common is not None:
+        tell(read=sorted(files_read() - common))
+
 try:
     if torch:
         importlib.import_module("torch")
     for name in json.loads(names):
         importlib.import_module(name)
         tell(name=name)
+    common = files_read()
+    tell(read=None if common is None else sorted(common))
     # What starts a thread or keeps a device open cannot be forked.
     if len(os.listdir("/proc/self/task")) == 1 and not any(
             os.readlink("/proc/self/fd/" + fd).startswith("/dev/nvidia")
             for fd in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + fd)):
         for name, before in json.loads(modules):
-            if in_a_fork(lambda: load(name, before))[0]:
+            well, text = in_a_fork(lambda: load_and_tell(name, before))
+            if well:
+                os.write(1, text[text.rfind("\\n" + nonce):].encode())
                 tell(name=name)
         if reports:
             well, text = in_a_fork(lambda: exec(reports, {"sys": sys}))
@@ -1260,7 +1323,8 @@ def loaded_before(package, module):
 
 
 def import_together(package, first, names, seconds):
-    """(the names that can be imported, what ds_report printed): as far as it went well."""
+    """(the names that can be imported, what ds_report printed, the files that were read): as far as
+    it went well."""
     special = SPECIALS.get(package["name"])
     modules = [[module["name"], loaded_before(package, module)]
                for module in package.get("modules", [])]
@@ -1273,14 +1337,28 @@ def import_together(package, first, names, seconds):
     variables.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     process = run_all([lambda: Process(argv, variables, seconds * (len(modules) + 2), 1 << 20)],
                       1)[0]
-    well, text = set(), None
+    well, text, files = set(), None, Files()
     for line in process.text().split("\n"):
         if line.startswith(nonce):
             answer = json.loads(line[len(nonce):])
             if "name" in answer:
                 well.add(answer["name"])
             text = answer.get("report", text)
-    return well, text
+            if "read" in answer:
+                files.add(answer["read"])
+    return well, text, files
+
+
+class Files:
+    """What was read for the modules. Unknown if that of one of them is."""
+
+    def __init__(self):
+        self.known = True
+        self.paths = set()
+
+    def add(self, paths):
+        self.known = self.known and bool(paths is not None)
+        self.paths.update(paths or [])
 
 
 def importing(module, before, first, torch, seconds):
@@ -1289,7 +1367,7 @@ def importing(module, before, first, torch, seconds):
             json.dumps(before)]
 
     def start():
-        process = Process(argv, clean_environment(), seconds)
+        process = Process(argv, clean_environment(), seconds, 1 << 20)
         process.nonce = nonce
         process.seconds = seconds
         return process
@@ -1303,7 +1381,7 @@ def signal_name(number):
         return "signal %d" % number
 
 
-def judge(process, module):
+def judge(process, module, files):
     """(status, detail) of a module that a process of its own has imported."""
     text = process.text()
     at = text.rfind("\n" + process.nonce)
@@ -1312,6 +1390,7 @@ def judge(process, module):
         answer = json.loads(text[at + 1 + len(process.nonce):].split("\n")[0])
         text = text[:at]
     if answer.get("ok"):
+        files.add(answer["read"])
         return "ok", ""
     said = last_lines(text)
     said = ": " + said if said else ""
@@ -1370,10 +1449,11 @@ def top_levels(info):
 
 
 def try_modules(package, first, names, seconds):
-    """Rows for the package's op modules; a Failure if the package itself cannot be imported."""
+    """(rows for the package's op modules, why the package itself cannot be imported, what ds_report
+    says, the Files that were read)."""
     special = SPECIALS.get(package["name"])
     modules = package.get("modules", [])
-    well, text = import_together(package, first, names, seconds)
+    well, text, files = import_together(package, first, names, seconds)
     before = {module["name"]: loaded_before(package, module) for module in modules}
     todo = [name for name in names + list(before) if name not in well]
     starts = [importing(name, before.get(name, []), first, bool(package.get("torch")), seconds)
@@ -1387,7 +1467,7 @@ def try_modules(package, first, names, seconds):
         text = done.pop().text()
     verdicts = special().verdicts(text) if special else {}
     reported = "ds_report failed: " + last_lines(text) if special and not verdicts else ""
-    alone = {name: judge(process, name) for name, process in zip(todo, done)}
+    alone = {name: judge(process, name, files) for name, process in zip(todo, done)}
     faults = ["%s cannot be imported: %s" % (name, alone[name][1]) for name in names
               if alone.get(name, ("ok", ""))[0] != "ok"]
     rows = []
@@ -1400,7 +1480,77 @@ def try_modules(package, first, names, seconds):
                 detail += ("; " if detail else "") + "ds_report says " + theirs
         device = "cuda" if module.get("compute_capabilities") else "cpu"
         rows.append({"op": module["op"], "status": status, "device": device, "detail": detail})
-    return rows, faults, {"verdicts": verdicts, "fault": reported}
+    return rows, faults, {"verdicts": verdicts, "fault": reported}, files
+
+
+# ---- What an answer rests on
+
+REPORTED_AT_MOST = 400000  # Of text; the agent keeps no more of an answer than a MiB.
+
+
+def verified_files(infos):
+    """Files whose digest every report compares: they need no stamp."""
+    return {os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
+            for info in infos for row in record_rows(info)
+            if len(row) > 1 and row[1].startswith("sha256=")}
+
+
+def tell_what_it_rests_on(files, own=()):
+    """`own`: what this run has made or changed itself."""
+    def by_folder(paths):
+        found = {}
+        for path in sorted(paths):
+            folder, name = os.path.split(path)
+            found.setdefault(folder, []).append(name)
+        return found
+
+    told = {"files": by_folder(files), "own": by_folder(own)}
+    if len(json.dumps(told)) < REPORTED_AT_MOST:
+        say(rests_on=told)
+
+
+class Beside:
+    """What a trial beside site-packages rests on, to be told of the places where all that is once it
+    has been switched. Nothing is told if it is not there as it was tried."""
+
+    def __init__(self, environment, stage):
+        self.stage = stage
+        self.shared = set(environment.sites()) | {os.path.dirname(environment.site)}
+        self.before = {folder: set(os.listdir(folder)) for folder in self.shared}
+
+    def tried(self, files, infos):
+        self.known = files.known
+        staged = {path for path in files.paths if path.startswith(self.stage + os.sep)}
+        self.others = files.paths - staged - self.shared
+        self.staged = {self.place(path): self.identity(path)
+                       for path in staged - verified_files(infos)}
+
+    def place(self, path):
+        return path[len(self.stage):]
+
+    def identity(self, path):
+        if is_folder(path):
+            return sorted(os.listdir(path))
+        status = os.stat(path)
+        return [status.st_ino, status.st_size, status.st_mtime_ns]
+
+    def tell(self, out, incoming):
+        """`out`, `incoming`: the paths that have left and those that came."""
+        went = tuple(path + os.sep for path in out)
+        if not self.known or any((path + os.sep).startswith(went) for path in self.others):
+            return
+        for folder in self.shared:
+            left = {os.path.basename(path) for path in out if os.path.dirname(path) == folder}
+            came = {os.path.basename(path) for path in incoming if os.path.dirname(path) == folder}
+            if set(os.listdir(folder)) != (self.before[folder] - left) | came:
+                return
+        try:
+            same = all(path in self.shared or self.identity(path) == then
+                       for path, then in self.staged.items())
+        except OSError:
+            return
+        if same:
+            tell_what_it_rests_on(self.others, set(self.staged) | self.shared)
 
 
 # ---- What is asked for
@@ -1437,14 +1587,23 @@ def is_held(state, name, there):
     return bool(digest) and len(there) == 1 and record_digest(there[0]) == digest
 
 
+def brought_along(environment, package, state):
+    """(name, what is installed of it) of the dependencies that came with the package."""
+    for wheel in package.get("dependencies", []):
+        name = wheel_identity(wheel)[0]
+        there = find_installed(environment, name)
+        if is_held(state, name, there):
+            yield name, there
+
+
 def damage_of_dependencies(environment, package, state):
     """The first fault of what came along with the package, or should have; empty: none."""
     for wheel in package.get("dependencies", []):
         name, version = wheel_identity(wheel)
-        there = find_installed(environment, name)
-        if not there:
+        if not find_installed(environment, name):
             return "%s %s, which %s requires, is missing" % (name, version, package["name"])
-        fault = damage_of(there[0].path) if is_held(state, name, there) else ""
+    for name, there in brought_along(environment, package, state):
+        fault = damage_of(there[0].path)
         if fault:
             return "%s, which came with %s: %s" % (name, package["name"], fault)
     return ""
@@ -1545,9 +1704,10 @@ def install(environment, arguments):
         package = dict(package, modules=special_modules(package, arguments.release, first))
         compile_again(first)
     say(stage="installed beside")
-    rows, faults, report = try_modules(package, first, top_levels(info),
+    beside = Beside(environment, stage)
+    rows, faults, report, files = try_modules(package, first, top_levels(info),
                                        arguments.module_timeout)
-    # What has been imported may have left caches of its own; what goes in is what pip made.
+    beside.tried(files, infos)
     say(stage="probed", ops=rows, ds_report=report)
     if faults:
         raise Failure(faults[0], "nothing was changed; install what is missing on the node, or send "
@@ -1568,8 +1728,10 @@ def install(environment, arguments):
     new_state["holds"].update({name_of(one): digest_of(os.path.join(one, "RECORD"))
                                for one in infos if one != info})
     older = state.get("saved") if repair else None
+    out = []
 
     def check(after):
+        out.extend(path for path, _ in after["saved"]["units"])
         check_in_place(environment, package, [info[len(stage):] for info in infos], arguments)
         if older:
             # The same again: what rollback goes back to stays what it was.
@@ -1577,6 +1739,7 @@ def install(environment, arguments):
 
     give_to_owner(environment, stage)
     switch(environment, state, names, [[stage, os.sep]], new_state, check)
+    beside.tell(out, new_state["units"])
     say(result=RESULTS[action], origin=before, to=arguments.release_id,
         previous=new_state["saved"]["label"])
 
@@ -1657,7 +1820,7 @@ def rollback(environment, arguments):
     rows = []
     found = find_installed(environment, environment.package)
     if found and found[0].kind == "dist-info" and new_state.get("release"):
-        rows, _, _ = try_modules(new_state["package"], "", [], arguments.module_timeout)
+        rows, _, _, _ = try_modules(new_state["package"], "", [], arguments.module_timeout)
     say(stage="probed", ops=rows)
     say(result="rolled-back", origin=before, to=label_of(after, found))
 
@@ -1702,10 +1865,17 @@ def report(environment, arguments):
         damage = damage_of(installed[0].path)
     damage = damage or damage_of_dependencies(environment, package, state)
     names = top_levels(installed[0].path)
-    rows, faults, verdicts = try_modules(package, "", names, arguments.module_timeout)
+    rows, faults, verdicts = [], [], {}
+    if not arguments.untried:
+        rows, faults, verdicts, files = try_modules(package, "", names, arguments.module_timeout)
     say(stage="probed", ops=rows, ds_report=verdicts)
+    intact = intact and not damage
+    if intact and not arguments.untried and files.known and not faults:
+        infos = [installed[0].path] + [there[0].path for name, there in
+                                       brought_along(environment, package, state)]
+        tell_what_it_rests_on(files.paths - verified_files(infos))
     say(result="reported", origin=label, to=label, damage=damage or (faults + [""])[0],
-        intact=intact and not damage, drop_in=bool(state.get("drop_in")))
+        intact=intact, drop_in=bool(state.get("drop_in")))
 
 
 def recover_command(environment, arguments):
@@ -1913,14 +2083,20 @@ def main():
     parser.add_argument("--release-id", default="")
     parser.add_argument("--package", help="normalised name")
     parser.add_argument("--drop-in", action="store_true")
-    parser.add_argument("--run", default="by hand")
+    parser.add_argument("--untried", action="store_true",
+                        help="report: whether all is whole; no module is imported")
+    parser.add_argument("--run", default=BY_HAND)
     parser.add_argument("--by", default="")
     parser.add_argument("--module-timeout", type=int, default=120)
     parser.add_argument("--pip-timeout", type=int, default=600)
     parser.add_argument("--lock-timeout", type=int, default=30)
     parser.add_argument("--ask", action="store_true",
                         help="wait for a byte on standard input before the switch")
-    arguments = parser.parse_args()
+    arguments, unknown = parser.parse_known_args()
+    # The agent may be of a later ds-install than this copy, which wrote what it is to undo. What is
+    # new since then was made so that it can be left out.
+    if unknown and arguments.run == BY_HAND:
+        parser.error("unknown: " + " ".join(unknown))
     arguments.token = new_token()
     WATCHED[0] = arguments.ask
     try:

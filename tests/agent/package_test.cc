@@ -246,6 +246,103 @@ TEST_F(PackageTest, The_same_release_again_is_up_to_date_and_sends_nothing) {
   EXPECT_EQ(report().error.what, "");
 }
 
+constexpr char kRecalled[] = "as on 20..-..-..T..:..:..Z, nothing it loads has changed";
+
+// The environment has just been made; what is younger than two seconds is nothing to build on.
+void let_settle() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+}
+
+TEST_F(PackageTest, An_install_that_finds_nothing_to_do_tries_nothing_again_and_says_so) {
+  let_settle();
+  TestRelease one = package_release("1.0");
+  ASSERT_EQ(install_package(one), "installed") << last_.error.what;
+  EXPECT_EQ(detail_of("adder"), "");
+  auto before = snapshot(prefix_);
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_EQ(install_package(one), "up-to-date") << last_.error.what;
+    EXPECT_EQ(status_of("adder"), "ok");
+    EXPECT_THAT(detail_of("adder"), ::testing::MatchesRegex(kRecalled));
+  }
+  EXPECT_EQ(snapshot(prefix_), before) << "and it writes nothing";
+  ASSERT_EQ(report().ops.size(), 1u);
+  EXPECT_EQ(report().ops[0].detail, "") << "who asks gets a new answer";
+  // With and without our ops are two things.
+  protocol::InstallRequest other;
+  other.drop_in = true;
+  EXPECT_NE(install_package(one, other), "up-to-date");
+}
+
+TEST_F(PackageTest, What_an_import_would_meet_anew_makes_it_be_tried_again) {
+  let_settle();
+  TestRelease one = package_release("1.0");
+  ASSERT_EQ(install_package(one), "installed") << last_.error.what;
+  auto is_recalled = [&] {
+    EXPECT_EQ(install_package(one), "up-to-date") << last_.error.what;
+    return !detail_of("adder").empty();
+  };
+  ASSERT_TRUE(is_recalled());
+  // A module that would be found first, in the package and beside it.
+  for (const fs::path& folder : {site_ / "greet" / "ops", site_}) {
+    write(folder / "new.py", "");
+    EXPECT_FALSE(is_recalled()) << folder;
+    EXPECT_FALSE(is_recalled()) << "so young that it may yet change: " << folder;
+  }
+  let_settle();
+  EXPECT_FALSE(is_recalled());
+  EXPECT_TRUE(is_recalled());
+  // What Python has compiled is no file of the wheel's; its times are as they were.
+  for (const auto& entry : fs::directory_iterator(site_ / "greet" / "__pycache__")) {
+    const auto time = fs::last_write_time(entry.path());
+    write(entry.path(), slurp(entry.path()));
+    fs::last_write_time(entry.path(), time);
+  }
+  EXPECT_FALSE(is_recalled());
+  HeadSettings elsewhere{{}, [] { ::setenv("LD_LIBRARY_PATH", "/nowhere", 1); }};
+  Head head(DSI_AGENT, prefix_, elsewhere);
+  protocol::InstallRequest request;
+  request.python = python();
+  request.manifest = one.text();
+  head.send("install", request);
+  auto answer = head.result();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->result, "up-to-date");
+  EXPECT_EQ(answer->ops.at(0).detail, "");
+}
+
+TEST_F(PackageTest, What_is_damaged_is_mended_whatever_is_remembered) {
+  let_settle();
+  TestRelease one = package_release("1.0");
+  ASSERT_EQ(install_package(one), "installed") << last_.error.what;
+  // No import reads it.
+  write(site_ / "greet" / "data.txt", "altered");
+  ASSERT_EQ(install_package(one), "repaired") << last_.error.what;
+  EXPECT_EQ(detail_of("adder"), "");
+  ASSERT_EQ(install_package(one), "up-to-date") << last_.error.what;
+  EXPECT_THAT(detail_of("adder"), ::testing::MatchesRegex(kRecalled));
+}
+
+TEST_F(PackageTest, A_later_agent_asks_an_older_copy_of_the_program_and_understands_it) {
+  let_settle();
+  TestRelease one = package_release("1.0");
+  ASSERT_EQ(install_package(one), "installed") << last_.error.what;
+  // A copy that knows of no recalling, as if of an earlier release of this program.
+  fs::path copy = site_.parent_path() / "ds-install/greet/ds-package";
+  std::string text = slurp(copy);
+  std::size_t at = text.find("    parser.add_argument(\"--untried\"");
+  ASSERT_NE(at, std::string::npos);
+  text.erase(at, text.find("    parser.add_argument(\"--run\"", at) - at);
+  for (std::size_t use; (use = text.find("arguments.untried")) != std::string::npos;) {
+    text.replace(use, std::string_view("arguments.untried").size(), "False");
+  }
+  write(copy, text);
+  ASSERT_EQ(install_package(one), "up-to-date") << last_.error.what;
+  EXPECT_EQ(status_of("adder"), "ok");
+  EXPECT_EQ(rollback().error.what, "there is nothing to go back to");
+  EXPECT_EQ(uninstall().result, "uninstalled");
+  EXPECT_FALSE(fs::exists(site_ / "greet"));
+}
+
 TEST_F(PackageTest, A_dependency_that_came_along_and_is_damaged_is_mended_by_the_same_release) {
   output_of("/usr/bin/python3 " + quoted(fs::path(DSI_PACKAGE_TESTS) / "greet.py") + " " +
             quoted(folder_.path()) + " 3.0 '' '' helper");

@@ -292,6 +292,48 @@ TEST_F(Package, A_connection_that_is_lost_in_the_switch_is_no_failure_if_the_hos
   EXPECT_EQ(say(cluster, 1), "2.0 2.0\n");
 }
 
+// The same for what takes a package away: all that is to go out is out, and nothing is written yet
+// that says so.
+TEST_F(Package, A_connection_that_is_lost_in_a_rollback_or_an_uninstall_does_not_hide_the_outcome) {
+  DSI_CLUSTER(cluster, 1);
+  make_environments(cluster, 1);
+  JsonReport first = cluster.ds_install_json(with_config(cluster, 1, {"--package", wheel("2.0")}));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  // Every Python of the environment waits before it renames a file of this name.
+  cluster.on_node(1,
+                  "cat >$(echo /opt/env/lib/python3*/site-packages)/wait.pth <<'END'\n"
+                  "import sys; exec(\"def wait(event, words):\\n"
+                  " if event == 'os.rename' and str(words[0]).endswith('/state.json.next'):\\n"
+                  "  import os, time; open('/tmp/waits', 'w').close()\\n"
+                  "  while not os.path.exists('/tmp/go'): time.sleep(0.05)\\n"
+                  "sys.addaudithook(wait)\")\nEND");
+  for (const std::string action : {"rollback", "uninstall"}) {
+    cluster.on_node(1, "rm -f /tmp/waits /tmp/go");
+    auto arguments = with_config(cluster, 1, {action, "--package", "greet"});
+    JsonReport report;
+    std::thread run([&] { report = cluster.ds_install_json(arguments); });
+    Outcome waits = cluster.on_node(
+        1,
+        "i=0; while ! test -e /tmp/waits && test $i -lt 600; do sleep 0.1; i=$((i+1)); done; "
+        "test -e /tmp/waits");
+    EXPECT_EQ(waits.exit_code, 0) << action;
+    EXPECT_EQ(cluster.control({"kill-agent", "1"}).exit_code, 0);
+    cluster.on_node(1, "sleep 0.5; touch /tmp/go");
+    run.join();
+    EXPECT_EQ(report.exit_code, 0) << action << report.err << what_of(report, "node001");
+    EXPECT_EQ(report.count(action == "rollback" ? "rolled-back" : "uninstalled"), 1) << report.err;
+    if (action == "rollback") {
+      EXPECT_EQ(say(cluster, 1), "1.0 1.0\n");
+      // That one is pip's; what is taken away is ours.
+      cluster.on_node(1, "touch /tmp/go");
+      report = cluster.ds_install_json(with_config(cluster, 1, {"--package", wheel("2.0")}));
+      EXPECT_EQ(report.exit_code, 0) << report.err;
+    } else {
+      EXPECT_EQ(say(cluster, 1), "");
+    }
+  }
+}
+
 // A node that dies under install.sh has lost the old package.
 TEST_F(Package, An_agent_that_is_killed_in_the_middle_leaves_the_old_and_the_next_run_succeeds) {
   DSI_CLUSTER(cluster, 2);

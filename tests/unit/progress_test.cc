@@ -248,7 +248,8 @@ TEST(Progress, NO_COLOR_takes_the_colour_and_TERM_dumb_the_redrawing_too) {
   EXPECT_FALSE(s.terminal || s.colour);
   s = detected(Stream::pipe(), {{"TERM", "xterm"}});
   EXPECT_FALSE(s.terminal || s.colour);
-  EXPECT_EQ(s.width, 80);
+  EXPECT_EQ(s.width, 0);
+  EXPECT_EQ(detected(Stream::pipe(), {{"COLUMNS", "80"}}).width, 80);
 }
 
 TEST(Ticker, Shows_what_changes_while_nobody_calls_and_takes_the_line_away) {

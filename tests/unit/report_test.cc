@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -155,6 +156,38 @@ TEST(Report, No_line_of_the_matrix_is_wider_than_the_terminal_or_ends_in_spaces)
       }
     }
   }
+}
+
+TEST(Report, In_a_pipe_every_name_is_whole_and_a_group_is_one_line) {
+  std::vector<HostReport> hosts;
+  std::string names;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = "node" + std::to_string(i * 3);
+    hosts.push_back(host(name, HostStatus::kInstalled));
+    names += (i > 0 ? "," : "") + std::to_string(i * 3);
+  }
+  hosts.push_back(host("b", HostStatus::kFailed, {}));
+  const std::string text = printed(run(hosts), Style{false, false, 0});
+  EXPECT_THAT(text, HasSubstr("\n  node[" + names + "] (60)  installed  ok\n"));
+  EXPECT_THAT(text, HasSubstr("\n  b" + std::string(41, ' ') + "failed"));
+}
+
+TEST(Report, A_remark_on_many_hosts_is_told_once_though_their_processes_have_numbers) {
+  std::vector<HostReport> hosts;
+  RunReport report = run({});
+  for (int i = 1; i <= 1000; ++i) {
+    const std::string pid = std::to_string(4000 + i);
+    HostReport row = host("node" + std::to_string(1000 + i), HostStatus::kInstalled);
+    row.processes = {{4000 + i, "alice", "python3 train.py", "0123456789abcdef"}};
+    report.remarks.push_back({row.host, "1 process keeps files: " + pid + " alice python3"});
+    report.hosts.push_back(row);
+  }
+  report.remarks.push_back({"node1007", "was drained"});
+  const std::string text = printed(report);
+  EXPECT_THAT(text, AllOf(HasSubstr("warning: node[1001-2000] (1000 hosts): 1 process keeps files: "
+                                    "<pid> alice python3\n"),
+                          HasSubstr("warning: node1007: was drained\n")));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6);
 }
 
 TEST(Report, Nothing_to_report_is_one_line) {

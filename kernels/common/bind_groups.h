@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
-#include "bind_torch_cuda.cuh"
-#include "cuda_host.cuh"
+#include "bind_devices.h"
 #include "philox.h"
+#ifdef DS_WITH_CUDA
+#include "cuda_host.cuh"
+#endif
 
 namespace ds::binding {
 
@@ -74,11 +76,17 @@ inline void changed(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-// Runs `launch(stream)` on the tensor's device and torch's current stream there.
-template <class Launch>
-void on_device_of(const at::Tensor& tensor, const Launch& launch) {
-  const DeviceGuard guard(tensor.device().index());
-  launch(current_stream(tensor.device()));
+// Calls run(where) with what the core takes: on a GPU, made the current device, torch's current
+// stream there; on the CPU, CpuOptions.
+template <class Run>
+void on_stream_of([[maybe_unused]] const at::Tensor& tensor, const Run& run) {
+#ifdef DS_WITH_CUDA
+  if (tensor.is_cuda()) {
+    const DeviceGuard guard(tensor.device().index());
+    return run(current_stream(tensor.device()));
+  }
+#endif
+  run(cpu_options());
 }
 
 }  // namespace ds::binding
