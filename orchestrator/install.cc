@@ -13,17 +13,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <functional>
 #include <future>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/nodeset.h"
 #include "orchestrator/base/random.h"
-#include "orchestrator/base/sha256.h"
 #include "orchestrator/batches.h"
-#include "orchestrator/build.h"
 #include "orchestrator/bundle.h"
 #include "orchestrator/cuda_build.h"
 #include "orchestrator/deploy.h"
