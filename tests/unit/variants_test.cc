@@ -27,7 +27,7 @@ Requirements build_with(const std::string& torch, const std::string& cuda = "") 
 SurveyRow host_with(const std::string& name, const std::string& torch,
                     const std::string& cuda = "") {
   SurveyRow row = good_host(name);
-  row.node.torch.found = !torch.empty();
+  if (torch.empty()) row.node.torch.path.clear();
   row.node.torch.version = torch;
   row.node.torch.cuda = cuda;
   row.node.torch.with_cuda = !cuda.empty();
