@@ -45,10 +45,10 @@ struct AdamStep {
     if (has_l2) g = g + l2 * p;
     m = blend(m, g, weight1, rest1, mostly_average1);
     v = blend(v, g * g, weight2, rest2, mostly_average2);
-    Vec change_ = change(m, v);
+    Vec step = change(m, v);
     // Not p·(1 - decay): 1 - 1e-5 in float is off by a part in 300 of what it should take away.
-    if (has_decay) change_ = change_ + decay * p;
-    p = p - change_;
+    if (has_decay) step = step + decay * p;
+    p = p - step;
   }
 };
 
