@@ -56,8 +56,8 @@ std::string processor() {
 // makes for a new probe.
 std::string environment() {
   static constexpr std::string_view kVolatile[] = {
-      "SSH_", "XDG_",   "DBUS_",    "_=",    "SHLVL=",         "PWD=",           "OLDPWD=",
-      "TERM", "LINES=", "COLUMNS=", "MAIL=", "INVOCATION_ID=", "JOURNAL_STREAM="};
+      "SSH_",    "SUDO_", "XDG_",   "DBUS_",    "_=",    "SHLVL=",         "PWD=",
+      "OLDPWD=", "TERM",  "LINES=", "COLUMNS=", "MAIL=", "INVOCATION_ID=", "JOURNAL_STREAM="};
   std::set<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::string_view text = *entry;

@@ -83,6 +83,9 @@ TEST(Remembered, Finds_what_it_rests_on) {
   ::setenv("SSH_CLIENT", "::1 12345 22", 1);
   EXPECT_EQ(here, agent::find_circumstances("id", "/torch")) << "another connection";
   ::unsetenv("SSH_CLIENT");
+  ::setenv("SUDO_COMMAND", "/bin/sh -c 'a folder of this run'", 1);
+  EXPECT_EQ(here, agent::find_circumstances("id", "/torch")) << "another call of sudo";
+  ::unsetenv("SUDO_COMMAND");
   ::setenv("LD_PRELOAD_OF_TEST", "x", 1);
   EXPECT_NE(here, agent::find_circumstances("id", "/torch"));
   ::unsetenv("LD_PRELOAD_OF_TEST");
