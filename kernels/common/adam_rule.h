@@ -14,6 +14,18 @@ DS_TARGET DS_INLINE Vec blend(Vec average, Vec value, Vec weight, Vec rest, bool
   return mostly_average ? average + weight * (value - average) : value + rest * (average - value);
 }
 
+// The flag in an integer register. Left to itself GCC compares the floats that it came from in
+// every vector, on the ports that the arithmetic needs.
+DS_TARGET DS_INLINE bool settled(bool flag) {
+#if defined(__GNUC__)
+  unsigned in_register = flag;
+  __asm__("" : "+r"(in_register));
+  return in_register != 0;
+#else
+  return flag;
+#endif
+}
+
 // F has the floats named below, computed in double and rounded once.
 template <class F>
 struct AdamStep {
@@ -32,10 +44,10 @@ struct AdamStep {
         eps(set1(f.eps)),
         l2(set1(f.l2)),
         decay(set1(f.decay)),
-        has_l2(f.l2 != 0.0f),
-        has_decay(f.decay != 0.0f),
-        mostly_average1(f.weight1 <= 0.5f),
-        mostly_average2(f.weight2 <= 0.5f) {}
+        has_l2(settled(f.l2 != 0.0f)),
+        has_decay(settled(f.decay != 0.0f)),
+        mostly_average1(settled(f.weight1 <= 0.5f)),
+        mostly_average2(settled(f.weight2 <= 0.5f)) {}
 
   DS_TARGET DS_INLINE Vec change(Vec m, Vec v) const {
     return step_size * (m / (sqrt(v) * inv_correction2 + eps));
