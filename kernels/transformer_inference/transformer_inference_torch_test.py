@@ -5,7 +5,9 @@ import importlib.util
 import math
 import os
 import pathlib
+import sys
 import unittest
+import unittest.mock
 
 import torch
 import torch.nn.functional as F
@@ -288,6 +290,14 @@ class DeepSpeedsFunctions(unittest.TestCase):
         out = a.clone()
         close(deepspeed.moe_res_matmul(h, coef, out),
               d[2] * coef[1].double() + d[0] * coef[0].double())
+
+    def test_a_star_import_as_that_of_a_drop_in_brings_what_begins_with_an_underscore(self):
+        names = {}
+        with unittest.mock.patch.dict(sys.modules, {"stand_in": deepspeed}):
+            exec("from stand_in import *", names)
+        self.assertIs(names["_vector_add"], deepspeed._vector_add)
+        self.assertIs(names["softmax_context_bf16"], deepspeed.softmax_context_bf16)
+        self.assertIs(names["layer_norm"], deepspeed.layer_norm)
 
     def test_all_functions_of_the_interface_are_there(self):
         for name in ("softmax", "softmax_context", "bias_gelu", "bias_add", "bias_relu",

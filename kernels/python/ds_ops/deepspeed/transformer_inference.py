@@ -373,3 +373,6 @@ _export(("softmax", "softmax_context", "bias_gelu", "bias_add", "bias_relu", "bi
          "qkv_gemm", "rms_qkv_gemm", "mlp_gemm", "rms_mlp_gemm", "vector_matmul", "linear_layer",
          "fused_gemm_gelu", "residual_add_bias", "einsum_sec_sm_ecm", "add_padding", "pad_transform",
          "repeat_kv_cache", "allocate_workspace"))
+
+# DeepSpeed calls it by this name, and a star import leaves out what begins with an underscore.
+__all__ = [name for name in dir() if not name.startswith("_")] + ["_vector_add"]
