@@ -16,6 +16,7 @@
 #include "orchestrator/options_table.h"
 #include "orchestrator/text.h"
 #include "orchestrator/value_checks.h"
+#include "orchestrator/yaml_mistakes.h"
 
 namespace dsi {
 namespace {
@@ -70,6 +71,11 @@ const HostKey kHostKeys[] = {
        host.torch = node.Scalar();
        return {};
      }},
+    {"build-torch",
+     [](HostOverrides& host, const YAML::Node& node) -> Result<void> {
+       host.build_torch = node.Scalar();
+       return {};
+     }},
     {"python",
      [](HostOverrides& host, const YAML::Node& node) -> Result<void> {
        DSI_CHECK(check_python(node.Scalar()));
@@ -93,34 +99,18 @@ const HostKey kHostKeys[] = {
 
 class Reader {
  public:
-  explicit Reader(fs::path file) : file_(std::move(file)) {}
+  explicit Reader(const fs::path& file) : file_(file), mistakes_(file) {}
 
   Result<Config> read(string_view text) {
-    std::vector<YAML::Node> documents;
-    try {
-      documents = YAML::LoadAll(std::string(text));
-      if (documents.size() > 1) {
-        note(documents[1].Mark(), "a second document begins", "keep one; take the line --- out");
-      } else if (documents.size() == 1) {
-        read_top(documents[0]);
-      }
-    } catch (const YAML::Exception& e) {
-      note(e.mark, "not YAML: " + e.msg, "");
-    }
-    if (mistakes_ == 0) return std::move(config_);
-    std::string what =
-        fmt::format("the configuration {} has {} mistake{}{}", printable(file_.string()), mistakes_,
-                    mistakes_ == 1 ? "" : "s", lines_);
-    return tl::unexpected(Error{std::move(what), last_help_});
+    mistakes_.read_document(text, [this](const YAML::Node& document) { read_top(document); });
+    if (mistakes_.count() == 0) return std::move(config_);
+    return tl::unexpected(
+        mistakes_.error(fmt::format("the configuration {} has", printable(file_.string()))));
   }
 
  private:
   void note(const YAML::Mark& mark, string_view what, string_view help) {
-    ++mistakes_;
-    if (!last_help_.empty()) lines_ += "\n  help: " + last_help_;
-    lines_ += fmt::format("\n{}:{}:{}: error: {}", printable(file_.string()),
-                          std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1, what);
-    last_help_ = help;
+    mistakes_.note(mark, what, help);
   }
   void note(const YAML::Mark& mark, string_view key, const Error& error) {
     note(mark, fmt::format("{} {}", printable(key), error.what), error.help);
@@ -224,11 +214,15 @@ class Reader {
            std::holds_alternative<std::vector<fs::path> Options::*>(option.field);
   }
 
-  // Paths of this machine are meant relative to the file that they stand in.
   std::string text_of(const OptionSpec& option, const std::string& text) const {
     const bool path = std::holds_alternative<fs::path Options::*>(option.field) ||
                       std::holds_alternative<std::vector<fs::path> Options::*>(option.field);
-    if (!path || text.empty()) return text;
+    return path ? on_this_machine(text) : text;
+  }
+
+  // Paths of this machine are meant relative to the file that they stand in.
+  std::string on_this_machine(const std::string& text) const {
+    if (text.empty()) return text;
     const char* home = std::getenv("HOME");
     if (text.starts_with("~/") && home && *home) return (fs::path(home) / text.substr(2)).string();
     return (file_.parent_path() / text).lexically_normal().string();
@@ -255,12 +249,14 @@ class Reader {
       }
       HostOverrides overrides;
       if (!read_overrides(name, entry.second, overrides)) continue;
+      if (overrides.build_torch) overrides.build_torch = on_this_machine(*overrides.build_torch);
       for (const std::string& host : *names) {
         HostOverrides& known = config_.hosts[host];
         if (overrides.prefix) known.prefix = overrides.prefix;
         if (overrides.user) known.user = overrides.user;
         if (overrides.port) known.port = overrides.port;
         if (overrides.torch) known.torch = overrides.torch;
+        if (overrides.build_torch) known.build_torch = overrides.build_torch;
         if (overrides.python) known.python = overrides.python;
         if (overrides.rack) known.rack = overrides.rack;
         if (overrides.sudo) known.sudo = overrides.sudo;
@@ -280,11 +276,12 @@ class Reader {
            "for a host these can be set: " + list);
       return false;
     }
-    const std::size_t before = mistakes_;
+    const std::size_t before = mistakes_.count();
     std::set<std::string> seen;
     for (const auto& entry : node) {
       std::string key;
       if (!read_key(entry.first, seen, key)) continue;
+      std::replace(key.begin(), key.end(), '_', '-');
       const auto found = std::find(known.begin(), known.end(), key);
       if (found == known.end()) {
         const std::string meant = closest(key, known);
@@ -297,14 +294,12 @@ class Reader {
         note(entry.second.Mark(), key, good.error());
       }
     }
-    return mistakes_ == before;
+    return mistakes_.count() == before;
   }
 
   fs::path file_;
   Config config_;
-  std::size_t mistakes_ = 0;
-  std::string lines_;
-  std::string last_help_;
+  YamlMistakes mistakes_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 //   hosts:
 //     node[01-64]: {user: train}
 //     node07: {port: 2222, prefix: /scratch/ds-ops}
+//     old[1-8]: {build-torch: ../torch-1.13}
 //
 // A key is an option's long name in either spelling. Paths on this machine are relative to the
 // file's folder; "~/" is the user's home. Under `hosts` a later entry adds to and overrules an

@@ -51,7 +51,9 @@ std::vector<std::string> torch_folders_for(const Session& session, const RunCont
   return folders;
 }
 std::vector<std::string> torch_folders_for(const Session& session, const RunContext& run) {
-  return torch_folders_for(session, run, run.torch_folders);
+  return torch_folders_for(
+      session, run,
+      run.torch_folders ? run.torch_folders(session.number) : std::vector<std::string>());
 }
 
 HostStatus status_of(ConnectFailure failure) {
@@ -521,7 +523,8 @@ tl::expected<Session, HostFailure> look_at(const Host& host, distribute::PeerId 
   }
   session.remote = std::move(*remote);
   session.transcript.push_back("connected");
-  std::vector<std::string> hints = run.torch_hints ? run.torch_hints() : std::vector<std::string>();
+  std::vector<std::string> hints =
+      run.torch_hints ? run.torch_hints(number) : std::vector<std::string>();
   // Where an agent is to look, ds-facts looks only if there is none and none can be brought.
   auto greeted = greet(session, run, run.brings_agent ? nullptr : run.facts, hints);
   if (!greeted) return failed(greeted.error());

@@ -46,8 +46,10 @@ struct RunContext {
   const Options& options;
   const AgentBinary& agent;
   Connector& connector;
-  std::vector<std::string> torch_folders;  // Where this machine has libtorch: hints for the nodes.
-  std::stop_token abort;                   // The second ^C.
+  // Where this machine has the libtorch that a host's ops are built with: hints for that host.
+  // Null: nothing is built.
+  std::function<std::vector<std::string>(distribute::PeerId)> torch_folders;
+  std::stop_token abort;  // The second ^C.
   Traffic& traffic;
   std::string package = {};  // Normalised name of a Python package; empty: the run is about ops.
   std::vector<std::string> host_names = {};         // By their number in the run.
@@ -58,8 +60,8 @@ struct RunContext {
   // Then by an agent that is brought to those without one, into a folder that goes with it: hosts
   // pass an agent on, and ds-facts would leave here for each. Not for a mere question.
   bool brings_agent = false;
-  // Where this machine has libtorch, as `torch_folders`, for that look; may wait until it is known.
-  std::function<std::vector<std::string>()> torch_hints = nullptr;
+  // As `torch_folders`, for that look; may wait until it is known.
+  std::function<std::vector<std::string>(distribute::PeerId)> torch_hints = nullptr;
   Peering* peering = nullptr;                      // Of an install, and of a look before it.
   distribute::Distributor* distributor = nullptr;  // Of an install.
 

@@ -36,8 +36,9 @@ struct HostOverrides {
   std::optional<std::string> prefix;
   std::optional<std::string> user;
   std::optional<int> port;
-  std::optional<std::string> torch;   // A folder on that host.
-  std::optional<std::string> python;  // An interpreter on that host.
+  std::optional<std::string> torch;        // A folder on that host.
+  std::optional<std::string> build_torch;  // A folder here: that host's ops are compiled with it.
+  std::optional<std::string> python;       // An interpreter on that host.
   std::optional<bool> sudo;
   std::optional<std::string> rack;  // What fails together, for --order racks.
 };

@@ -167,6 +167,15 @@ json to_json(const PlannedHost& host) {
   return row;
 }
 
+// Folded; those that did not answer get nothing.
+std::string hosts_of(const Plan& plan, std::size_t variant) {
+  std::vector<std::string> names;
+  for (const PlannedHost& host : plan.hosts) {
+    if (host.variant == variant && host.action != Action::kNone) names.push_back(host.host);
+  }
+  return names.empty() ? "no host" : fold_nodeset(names);
+}
+
 json to_json(const Intention& intention) {
   json row = {{"command", intention.command},
               {"release", intention.release.empty() ? json(nullptr) : json(intention.release)},
@@ -177,6 +186,24 @@ json to_json(const Intention& intention) {
     row["package"] = {{"name", intention.package->name}, {"version", intention.package->version}};
   }
   return row;
+}
+
+json to_json(const Plan& plan) {
+  json document = to_json(plan.variants.front());
+  document["ignored"] = plan.ignored;
+  if (plan.variants.size() < 2) return document;
+  // No one of them is the plan's.
+  document["release"] = nullptr;
+  document["source"] = fmt::format("{} variants", plan.variants.size());
+  for (std::size_t i = 0; i < plan.variants.size(); ++i) {
+    json row = to_json(plan.variants[i]);
+    row.erase("command");
+    row["torch"] = plan.variants[i].build.torch;
+    row["why"] = plan.variants[i].why;
+    row["hosts"] = hosts_of(plan, i);
+    document["variants"].push_back(std::move(row));
+  }
+  return document;
 }
 
 std::string indented(std::string text) {
@@ -192,13 +219,17 @@ std::string dump(const json& value) {
 
 }  // namespace
 
-Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey, const Rules& rules,
+Plan make_plan(const std::vector<Intention>& variants, const std::vector<std::size_t>& variant_of,
+               const std::vector<SurveyRow>& survey, const Rules& rules,
                const std::set<std::string>& ignored) {
-  Plan plan{intention, {}, {ignored.begin(), ignored.end()}};
+  Plan plan{variants, {}, {ignored.begin(), ignored.end()}};
   plan.hosts.reserve(survey.size());
   auto shares = count_shares(survey);
-  for (const SurveyRow& row : survey) {
+  for (std::size_t i = 0; i < survey.size(); ++i) {
+    const SurveyRow& row = survey[i];
+    const Intention& intention = variants[variant_of[i]];
     PlannedHost& host = plan.hosts.emplace_back(plan_host(intention, row));
+    host.variant = variant_of[i];
     if (host.action == Action::kNone || host.action == Action::kHold ||
         intention.command != "install") {
       continue;
@@ -210,6 +241,22 @@ Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey,
     refuse_if_told(host);
   }
   return plan;
+}
+
+Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey, const Rules& rules,
+               const std::set<std::string>& ignored) {
+  return make_plan(std::vector{intention}, std::vector<std::size_t>(survey.size(), 0), survey,
+                   rules, ignored);
+}
+
+std::vector<std::string> variants_of(const Plan& plan) {
+  std::vector<std::string> lines;
+  if (plan.variants.size() < 2) return lines;
+  for (std::size_t i = 0; i < plan.variants.size(); ++i) {
+    const Intention& variant = plan.variants[i];
+    lines.push_back(fmt::format("{}, for {}: {}", variant.source, hosts_of(plan, i), variant.why));
+  }
+  return lines;
 }
 
 std::vector<std::string> folded_findings(
@@ -261,9 +308,19 @@ std::vector<std::string> undecided_of(const Plan& plan) {
 }
 
 void print_plan(std::ostream& out, const Plan& plan) {
-  const Intention& what = plan.intention;
-  out << "Plan: " << what.command << ' ' << what.source << '\n';
-  if (!what.release.empty()) out << "  release " << what.release << '\n';
+  const Intention& what = plan.variants.front();
+  const std::vector<std::string> variants = variants_of(plan);
+  if (variants.empty()) {
+    out << "Plan: " << what.command << ' ' << what.source << '\n';
+    if (!what.release.empty()) out << "  release " << what.release << '\n';
+  } else {
+    out << "Plan: " << what.command << ' ' << variants.size() << " variants\n";
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      out << "  variant " << i + 1 << ": " << variants[i] << '\n';
+      const std::string& release = plan.variants[i].release;
+      if (!release.empty()) out << "    release " << release << '\n';
+    }
+  }
   // Hosts for which the same is to be done are one line, however many they are.
   std::map<std::tuple<Action, std::string, std::string, std::string, std::string,
                       std::vector<std::string>>,
@@ -332,17 +389,15 @@ void print_plan(std::ostream& out, const Plan& plan) {
 }
 
 std::string plan_json(const Plan& plan) {
-  json document = to_json(plan.intention);
-  document["ignored"] = plan.ignored;
+  json document = to_json(plan);
   document["hosts"] = json::array();
   for (const PlannedHost& host : plan.hosts) document["hosts"].push_back(to_json(host));
   return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 void print_plan_json(std::ostream& out, const Plan& plan) {
-  json head = to_json(plan.intention);
+  json head = to_json(plan);
   head["type"] = "plan";
-  head["ignored"] = plan.ignored;
   out << dump(head) << '\n';
   for (const PlannedHost& host : plan.hosts) {
     json row = to_json(host);

@@ -25,6 +25,7 @@ struct Intention {
   std::uint64_t package_bytes = 0;  // Of its wheels.
   Requirements build;               // What is known of what it needs.
   bool ignore_holds = false;        // Hosts that are held are changed, too.
+  std::string why = {};             // Of one of several: why those hosts get it.
 };
 
 enum class Action {
@@ -43,6 +44,7 @@ const char* to_string(Action action);
 
 struct PlannedHost {
   std::string host;
+  std::size_t variant = 0;  // Which of Plan::variants it is about.
   Action action = Action::kNone;
   std::string from;    // Release there now; empty: none.
   std::string prefix;  // Where, on the host: a prefix, or the interpreter of an environment.
@@ -54,7 +56,8 @@ struct PlannedHost {
 };
 
 struct Plan {
-  Intention intention;
+  // At least one. Several: ops against several torches, which differ in all but the command.
+  std::vector<Intention> variants;
   std::vector<PlannedHost> hosts;    // In the order of the survey.
   std::vector<std::string> ignored;  // Rules that were not asked (--ignore).
 
@@ -62,8 +65,15 @@ struct Plan {
 };
 
 // Rules are asked for an install only: what is there can always be looked at and taken away.
+// `variant_of` says by host which of `variants` it is to get.
+Plan make_plan(const std::vector<Intention>& variants, const std::vector<std::size_t>& variant_of,
+               const std::vector<SurveyRow>& survey, const Rules& rules,
+               const std::set<std::string>& ignored);
 Plan make_plan(const Intention& intention, const std::vector<SurveyRow>& survey,
                const Rules& rules = default_rules(), const std::set<std::string>& ignored = {});
+
+// "torch 1.13.0 ... for node[01-02]: the configuration names it", one for each of several variants.
+std::vector<std::string> variants_of(const Plan& plan);
 
 // One line for each warning, the hosts folded: "node[01-60]: the host's clock is ... [clock-off]";
 // with what to do about it behind "help: " on a line of its own.

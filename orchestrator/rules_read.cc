@@ -7,6 +7,7 @@
 #include "orchestrator/condition.h"
 #include "orchestrator/rules.h"
 #include "orchestrator/text.h"
+#include "orchestrator/yaml_mistakes.h"
 
 namespace dsi {
 namespace {
@@ -66,33 +67,18 @@ std::optional<double> number_of(FactType type, string_view text) {
 
 class Reader {
  public:
-  explicit Reader(std::filesystem::path file) : file_(std::move(file)) {}
+  explicit Reader(const std::filesystem::path& file) : file_(file), mistakes_(file) {}
 
   Result<Rules> read(string_view text) {
-    try {
-      std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-      if (documents.size() > 1) {
-        note(documents[1].Mark(), "a second document begins", "keep one; take the line --- out");
-      } else if (documents.size() == 1) {
-        read_list(documents[0]);
-      }
-    } catch (const YAML::Exception& e) {
-      note(e.mark, "not YAML: " + e.msg, "");
-    }
-    if (mistakes_ == 0) return std::move(rules_);
+    mistakes_.read_document(text, [this](const YAML::Node& document) { read_list(document); });
+    if (mistakes_.count() == 0) return std::move(rules_);
     return tl::unexpected(
-        Error{fmt::format("the rules in {} have {} mistake{}{}", printable(file_.string()),
-                          mistakes_, mistakes_ == 1 ? "" : "s", lines_),
-              last_help_});
+        mistakes_.error(fmt::format("the rules in {} have", printable(file_.string()))));
   }
 
  private:
   void note(const YAML::Mark& mark, string_view what, string_view help) {
-    ++mistakes_;
-    if (!last_help_.empty()) lines_ += "\n  help: " + last_help_;
-    lines_ += fmt::format("\n{}:{}:{}: error: {}", printable(file_.string()),
-                          std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1, what);
-    last_help_ = help;
+    mistakes_.note(mark, what, help);
   }
 
   static std::string meant(string_view word, const std::vector<std::string>& known,
@@ -400,9 +386,7 @@ class Reader {
   std::filesystem::path file_;
   Rules rules_;
   bool each_op_ = false;
-  std::size_t mistakes_ = 0;
-  std::string lines_;
-  std::string last_help_;
+  YamlMistakes mistakes_;
 };
 
 }  // namespace

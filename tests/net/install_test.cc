@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
 #include "tests/net/cluster.h"
 
 namespace dsi {
@@ -90,6 +94,42 @@ TEST(Install, A_plan_touches_no_host) {
   EXPECT_NE(cluster.on_node(1, "test -e /opt/ds-ops").exit_code, 0);
   ASSERT_EQ(cluster.ds_install({}).exit_code, 0);
   EXPECT_THAT(cluster.ds_install({"--dry-run"}).out, HasSubstr("already there"));
+}
+
+// The second torch is that of scripts/dev/deepspeed-environment; the first the system's.
+TEST(Install, Hosts_with_two_torches_get_a_build_each_in_one_run) {
+  const char* told = std::getenv("DSI_DEEPSPEED_CACHE");
+  const std::string cache =
+      told != nullptr ? told : std::string(std::getenv("HOME")) + "/.cache/ds-install/deepspeed";
+  const std::string torch = cache + "/new/env/lib/python3.11/site-packages/torch";
+  if (!std::filesystem::exists(torch + "/lib/libtorch_cpu.so")) {
+    GTEST_SKIP() << "there is no second torch in " << torch;
+  }
+  if (!std::filesystem::exists("/usr/lib/x86_64-linux-gnu/libtorch_cpu.so")) {
+    GTEST_SKIP() << "the system has no torch to build with";
+  }
+  DSI_CLUSTER(cluster, 4);
+  const std::string config = cluster.folder() + "/site.yaml";
+  std::ofstream(config) << "torch: /usr\nops: [cpu_lion]\nhosts:\n  node[003-004]: {build-torch: "
+                        << torch << "}\n";
+  Outcome plan = cluster.ds_install({"plan", "--config", config});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("Plan: install 2 variants\n"));
+  EXPECT_THAT(plan.out, HasSubstr("for node[001-002]: nothing else is said\n"));
+  EXPECT_THAT(plan.out, HasSubstr("for node[003-004]: the configuration names it\n"));
+
+  JsonReport both = cluster.ds_install_json({"--config", config});
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_EQ(both.count("installed"), 4) << both.err;
+  EXPECT_TRUE(both.every_op_is_ok());
+  EXPECT_TRUE(both.summary().at("release").is_null());
+  EXPECT_EQ(both.host("node001").at("to"), both.host("node002").at("to"));
+  EXPECT_EQ(both.host("node003").at("to"), both.host("node004").at("to"));
+  EXPECT_NE(both.host("node001").at("to"), both.host("node003").at("to"));
+
+  JsonReport again = cluster.ds_install_json({"--config", config});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.count("up-to-date"), 4) << again.err;
 }
 
 TEST(Install, A_bundle_is_installed_without_a_compiler) {

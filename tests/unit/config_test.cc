@@ -107,6 +107,7 @@ hosts:
     port: 2222
     sudo: yes
     torch: /opt/torch
+    build-torch: torches/2.4
   "node[03,05]": {user: other}
 )");
   ASSERT_EQ(config.hosts.size(), 4u);
@@ -117,6 +118,8 @@ hosts:
   EXPECT_EQ(config.hosts.at("node02").port, 2222);
   EXPECT_EQ(config.hosts.at("node02").sudo, true);
   EXPECT_EQ(config.hosts.at("node02").torch, "/opt/torch");
+  EXPECT_TRUE(config.hosts.at("node02").build_torch->ends_with("torches/2.4"));
+  EXPECT_EQ(good("hosts: {a: {build_torch: /opt/x}}").hosts.at("a").build_torch, "/opt/x");
   EXPECT_EQ(config.hosts.at("node03").user, "other");
   EXPECT_EQ(config.hosts.at("node03").prefix, "/scratch/ds ops");
   EXPECT_FALSE(config.hosts.at("node05").prefix);
@@ -142,7 +145,8 @@ TEST(Config, All_mistakes_come_at_once_with_their_place_and_help) {
             "  help: did you mean port?\n"
             "c.yaml:6:28: error: port needs a number from 1 to 65535, not \"0\"\n"
             "c.yaml:7:11: error: node02 needs settings as `name: value`\n"
-            "  help: for a host these can be set: prefix, user, port, torch, python, rack, sudo\n"
+            "  help: for a host these can be set: prefix, user, port, torch, "
+            "build-torch, python, rack, sudo\n"
             "c.yaml:8:20: error: prefix needs an absolute path, not \"opt\"\n"
             "  help: begin it with /; it is a folder on the hosts\n"
             "c.yaml:8:31: error: user needs the name of a user, not \"-oProxyCommand=x\"\n"
