@@ -23,5 +23,9 @@ MODULES = {
     "quantizer": ("deepspeed.ops.quantizer.quantizer_op", "quantizer"),
     "random_ltd": ("deepspeed.ops.random_ltd_op", "random_ltd"),
     "spatial_inference": ("deepspeed.ops.spatial.spatial_inference_op", "spatial_inference"),
+    "stochastic_transformer": ("deepspeed.ops.transformer.stochastic_transformer_op", "transformer"),
+    "transformer": ("deepspeed.ops.transformer.transformer_op", "transformer"),
+    "transformer_inference": ("deepspeed.ops.transformer.inference.transformer_inference_op",
+                              "transformer_inference"),
     "utils": ("deepspeed.ops.utils_op", "utils"),
 }
