@@ -14,6 +14,18 @@ DS_TARGET DS_INLINE Vec blend(Vec average, Vec value, Vec weight, Vec rest, bool
   return mostly_average ? average + weight * (value - average) : value + rest * (average - value);
 }
 
+// The flag in an integer register. Left to itself GCC compares the floats that it came from in
+// every vector, on the ports that the arithmetic needs.
+DS_TARGET DS_INLINE bool settled(bool flag) {
+#if defined(__GNUC__)
+  unsigned in_register = flag;
+  __asm__("" : "+r"(in_register));
+  return in_register != 0;
+#else
+  return flag;
+#endif
+}
+
 // F has the floats named below, computed in double and rounded once.
 template <class F>
 struct AdamStep {
@@ -32,10 +44,10 @@ struct AdamStep {
         eps(set1(f.eps)),
         l2(set1(f.l2)),
         decay(set1(f.decay)),
-        has_l2(f.l2 != 0.0f),
-        has_decay(f.decay != 0.0f),
-        mostly_average1(f.weight1 <= 0.5f),
-        mostly_average2(f.weight2 <= 0.5f) {}
+        has_l2(settled(f.l2 != 0.0f)),
+        has_decay(settled(f.decay != 0.0f)),
+        mostly_average1(settled(f.weight1 <= 0.5f)),
+        mostly_average2(settled(f.weight2 <= 0.5f)) {}
 
   DS_TARGET DS_INLINE Vec change(Vec m, Vec v) const {
     return step_size * (m / (sqrt(v) * inv_correction2 + eps));
@@ -45,10 +57,10 @@ struct AdamStep {
     if (has_l2) g = g + l2 * p;
     m = blend(m, g, weight1, rest1, mostly_average1);
     v = blend(v, g * g, weight2, rest2, mostly_average2);
-    Vec change_ = change(m, v);
+    Vec step = change(m, v);
     // Not p·(1 - decay): 1 - 1e-5 in float is off by a part in 300 of what it should take away.
-    if (has_decay) change_ = change_ + decay * p;
-    p = p - change_;
+    if (has_decay) step = step + decay * p;
+    p = p - step;
   }
 };
 

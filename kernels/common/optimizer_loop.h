@@ -8,6 +8,21 @@
 namespace ds::DS_ISA {
 namespace {
 
+// What one vector of elements becomes.
+struct Updated {
+  Vec param, state0, state1;
+};
+
+// The full vector at these addresses.
+template <class Rule, class P, class G, class S>
+DS_TARGET DS_INLINE Updated updated(const Rule& rule, Vec multiplier, const P* p, const G* g,
+                                    const S* s0, const S* s1) {
+  Updated u{load(p), load(s0), {}};
+  if constexpr (Rule::kStates > 1) u.state1 = load(s1);
+  rule.update(u.param, load(g) * multiplier, u.state0, u.state1);
+  return u;
+}
+
 // C is the type of the 16-bit copy of the new parameter, or NoCopy.
 template <class Rule, class C, class P, class G, class S>
 DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* factors) {
@@ -22,17 +37,22 @@ DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* 
   S* const s1 = static_cast<S*>(piece.states[1]);
   const std::int64_t size = piece.size;
   std::int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    Vec param = load(p + i);
-    const Vec grad = load(g + i) * multiplier;
-    Vec state0 = load(s0 + i);
-    Vec state1 = state0;
-    if constexpr (Rule::kStates > 1) state1 = load(s1 + i);
-    rule.update(param, grad, state0, state1);
-    store(p + i, param);
-    if constexpr (kCopies) store(copy + i, param);
-    store(s0 + i, state0);
-    if constexpr (Rule::kStates > 1) store(s1 + i, state1);
+  for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+    const std::int64_t j = i + kLanes;
+    const Updated a = updated(rule, multiplier, p + i, g + i, s0 + i, s1 + i);
+    const Updated b = updated(rule, multiplier, p + j, g + j, s0 + j, s1 + j);
+    store_pair(p + i, a.param, b.param);
+    if constexpr (kCopies) store_pair(copy + i, a.param, b.param);
+    store_pair(s0 + i, a.state0, b.state0);
+    if constexpr (Rule::kStates > 1) store_pair(s1 + i, a.state1, b.state1);
+  }
+  if (i + kLanes <= size) {
+    const Updated a = updated(rule, multiplier, p + i, g + i, s0 + i, s1 + i);
+    store(p + i, a.param);
+    if constexpr (kCopies) store(copy + i, a.param);
+    store(s0 + i, a.state0);
+    if constexpr (Rule::kStates > 1) store(s1 + i, a.state1);
+    i += kLanes;
   }
   if (const std::int64_t rest = size - i; rest > 0) {
     Vec param = load(p + i, rest);

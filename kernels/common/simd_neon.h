@@ -50,6 +50,11 @@ DS_INLINE void store(T* p, Vec x, std::int64_t n) {
   store(static_cast<T*>(padded), x);
   std::memcpy(p, padded, static_cast<std::size_t>(n) * sizeof(T));
 }
+template <class T>
+DS_INLINE void store_pair(T* p, Vec x, Vec y) {
+  store(p, x);
+  store(p + kLanes, y);
+}
 DS_INLINE Vec set1(float x) {
   return vdupq_n_f32(x);
 }

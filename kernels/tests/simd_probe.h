@@ -15,6 +15,15 @@ DS_TARGET void convert(const void* in, void* out, std::int64_t size) {
   if (size > i) store(to + i, load(from + i, size - i), size - i);
 }
 
+// `size` is a multiple of two vectors.
+template <class Out>
+DS_TARGET void pairs(const float* in, void* out, std::int64_t size) {
+  Out* to = static_cast<Out*>(out);
+  for (std::int64_t i = 0; i < size; i += 2 * kLanes) {
+    store_pair(to + i, load(in + i), load(in + i + kLanes));
+  }
+}
+
 DS_TARGET inline void steps(const float* in, float* out, float step, std::int64_t size) {
   for (std::int64_t i = 0; i + kLanes <= size; i += kLanes) {
     store(out + i, signed_step(load(in + i), set1(step)));
@@ -43,6 +52,7 @@ inline const Words& words() {
   static const Words all = {{{convert<float, float>, convert<float, f16>, convert<float, bf16>},
                              {convert<f16, float>, convert<f16, f16>, convert<f16, bf16>},
                              {convert<bf16, float>, convert<bf16, f16>, convert<bf16, bf16>}},
+                            {pairs<float>, pairs<f16>, pairs<bf16>},
                             steps,
                             roots,
                             extremes,

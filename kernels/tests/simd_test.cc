@@ -11,6 +11,7 @@ namespace ds {
 
 struct Words {
   void (*convert[3][3])(const void* in, void* out, std::int64_t size);
+  void (*pairs[3])(const float* in, void* out, std::int64_t size);
   void (*steps)(const float* in, float* out, float step, std::int64_t size);
   void (*roots)(const float* in, float* out, std::int64_t size);
   void (*extremes)(const float* a, const float* b, float* most, float* least, std::int64_t size);
@@ -29,7 +30,7 @@ const Words& words_of(CpuIsa isa) {
   return DS_ON_PATH(isa, words());
 }
 
-constexpr std::int64_t kMultiple = 16;  // Of the lanes of every path.
+constexpr std::int64_t kMultiple = 32;  // Of two vectors of every path.
 
 // Floats around every rounding decision of both formats: each upper half with the lower halves
 // that are exact, just above, just below, at and around the middle; denormals, infinities and NaN
@@ -74,10 +75,12 @@ TEST_P(Simd, Floats_narrow_to_the_bits_of_the_scalar_code) {
   const std::vector<float> in = interesting_floats();
   const auto size = static_cast<std::int64_t>(in.size());
   for (int to : {1, 2}) {
-    std::vector<std::uint16_t> want(in.size()), got(in.size());
+    std::vector<std::uint16_t> want(in.size()), got(in.size()), paired(in.size());
     words_of(CpuIsa::scalar).convert[0][to](in.data(), want.data(), size);
     words_of(GetParam()).convert[0][to](in.data(), got.data(), size);
+    words_of(GetParam()).pairs[to](in.data(), paired.data(), size);
     for (std::size_t i = 0; i < in.size(); ++i) {
+      ASSERT_EQ(paired[i], want[i]) << "in a pair, " << in[i] << ", type " << to;
       ASSERT_EQ(got[i], want[i]) << (to == 1 ? "f16 of " : "bf16 of ") << in[i] << " (0x"
                                  << std::hex << float_bits(in[i]) << ")";
     }
@@ -119,13 +122,15 @@ TEST_P(Simd, Exponentials_are_right_to_two_ulp_and_the_same_on_every_path) {
 }
 
 TEST_P(Simd, A_denormal_in_any_lane_narrows_to_the_bits_of_the_scalar_code) {
-  for (std::size_t lane = 0; lane < 16; ++lane) {
-    std::vector<float> in(16, 1.00390625f);
+  for (std::size_t lane = 0; lane < kMultiple; ++lane) {
+    std::vector<float> in(kMultiple, 1.00390625f);
     in[lane] = float_from_bits(0x00418000u);
-    std::vector<std::uint16_t> want(16), got(16);
-    words_of(CpuIsa::scalar).convert[0][2](in.data(), want.data(), 16);
-    words_of(GetParam()).convert[0][2](in.data(), got.data(), 16);
+    std::vector<std::uint16_t> want(kMultiple), got(kMultiple), paired(kMultiple);
+    words_of(CpuIsa::scalar).convert[0][2](in.data(), want.data(), kMultiple);
+    words_of(GetParam()).convert[0][2](in.data(), got.data(), kMultiple);
+    words_of(GetParam()).pairs[2](in.data(), paired.data(), kMultiple);
     ASSERT_EQ(got, want) << lane;
+    ASSERT_EQ(paired, want) << lane;
   }
 }
 

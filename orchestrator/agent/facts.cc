@@ -71,6 +71,18 @@ Account find_account() {
   return account;
 }
 
+Account find_login_account() {
+  const char* number = std::getenv("SUDO_UID");
+  const char* name = std::getenv("SUDO_USER");
+  if (::geteuid() != 0 || number == nullptr || name == nullptr || std::string(number) == "0") {
+    return find_account();
+  }
+  // An account of a directory service is not in the file.
+  const std::vector<std::string> fields = passwd_line(number);
+  if (fields.empty()) return {name, "", "/bin/sh"};
+  return {fields[0], fields[5], fields[6].empty() ? "/bin/sh" : fields[6]};
+}
+
 Result<std::string> choose_prefix(std::string given) {
   bool in_home = given.starts_with("~/");
   if (given.empty() && ::geteuid() == 0) return "/opt/ds-ops";

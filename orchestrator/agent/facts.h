@@ -19,6 +19,9 @@ struct Account {
   std::string shell;  // Of a login.
 };
 Account find_account();
+// Of the user who has logged in: if this program runs under sudo, the one who called it. The home
+// is empty if it is not known.
+Account find_login_account();
 // As /etc/passwd has it; else the number.
 std::string name_of_user(uid_t uid);
 

@@ -42,7 +42,8 @@ bool is_program(const std::string& path) {
 
 // An interpreter, or the folder of an environment.
 Result<std::string> given_python(std::string path) {
-  if (path.starts_with("~/")) path = find_account().home + path.substr(1);
+  const std::string home = find_login_account().home;
+  if (path.starts_with("~/") && !home.empty()) path = home + path.substr(1);
   if (path.front() != '/') {
     return fail_with_help(fmt::format("--python {} is no absolute path", path),
                           "give the full path of an interpreter, or of an environment's folder");
@@ -62,7 +63,7 @@ Result<std::string> given_python(std::string path) {
 }
 
 Result<std::string> login_python() {
-  Account account = find_account();
+  Account account = find_login_account();
   std::string shell = account.shell.substr(account.shell.find_last_of('/') + 1);
   // Any shell passes this on; the question itself is sh's.
   std::string question =
@@ -72,6 +73,10 @@ Result<std::string> login_python() {
   spec.argv = shell == "csh" || shell == "tcsh"
                   ? std::vector<std::string>{account.shell, "-c", question}
                   : std::vector<std::string>{account.shell, "-l", "-i", "-c", question};
+  if (account.name != find_account().name) {
+    // Their files are for them to run, and may ask who they are.
+    spec.argv.insert(spec.argv.begin(), {"sudo", "-n", "-H", "-u", account.name, "--"});
+  }
   spec.environment = {"TERM=dumb"};
   spec.new_session = true;
   DSI_TRY(Ran ran, run_child(spec, kLoginTime));

@@ -5,7 +5,8 @@
 // The interpreter is the one that was named or the one that the user gets at a login: their shell
 // is started as a login does it, with every start-up file, and asked for python3. So a conda or
 // virtual environment that a start-up file activates is found, which a command over SSH is not
-// given. Then the interpreter itself is asked (python_facts.py).
+// given. Under sudo (-s) that is still the user who logged in, not root. Then the interpreter
+// itself is asked (python_facts.py).
 
 #include <string>
 

@@ -56,8 +56,8 @@ std::string processor() {
 // makes for a new probe.
 std::string environment() {
   static constexpr std::string_view kVolatile[] = {
-      "SSH_", "XDG_",   "DBUS_",    "_=",    "SHLVL=",         "PWD=",           "OLDPWD=",
-      "TERM", "LINES=", "COLUMNS=", "MAIL=", "INVOCATION_ID=", "JOURNAL_STREAM="};
+      "SSH_",    "SUDO_", "XDG_",   "DBUS_",    "_=",    "SHLVL=",         "PWD=",
+      "OLDPWD=", "TERM",  "LINES=", "COLUMNS=", "MAIL=", "INVOCATION_ID=", "JOURNAL_STREAM="};
   std::set<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::string_view text = *entry;
@@ -79,6 +79,17 @@ std::int64_t nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// Of a folder that cannot be listed there are still the times.
+std::uint64_t digest_of_names(const std::string& path) {
+  auto folder = Folder::open(path);
+  auto names = folder ? folder->names() : Result<std::vector<std::string>>();
+  std::string text;
+  if (names) {
+    for (const std::string& name : *names) text += name + '\0';
+  }
+  return std::stoull(sha256_hex(text).substr(0, 16), nullptr, 16);
+}
+
 }  // namespace
 
 Circumstances find_circumstances(const std::string& release, const std::string& library_path) {
@@ -97,7 +108,9 @@ Circumstances find_circumstances(const std::string& release, const std::string& 
 Stamp stamp_of(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return {};
-  return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
+  // Looked at after its times: what changes in between makes those of the next look others.
+  std::uint64_t identity = S_ISDIR(status.st_mode) ? digest_of_names(path) : status.st_ino;
+  return {status.st_dev, identity, static_cast<std::uint64_t>(status.st_size),
           nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
 }
 
@@ -106,7 +119,8 @@ std::string to_json(const Remembered& remembered) {
   std::map<std::string_view, std::size_t> number_of;
   for (const auto& [path, stamp] : remembered.stamps) {
     number_of[path] = number_of.size();
-    files.push_back({path, stamp.device, stamp.inode, stamp.size, stamp.modified, stamp.changed});
+    files.push_back(
+        {path, stamp.device, stamp.identity, stamp.size, stamp.modified, stamp.changed});
   }
   json ops = json::array();
   for (const RememberedOp& op : remembered.ops) {

@@ -28,7 +28,10 @@ Circumstances find_circumstances(const std::string& release, const std::string& 
 // What a change of a file or folder changes. All zero: nothing of that name.
 struct Stamp {
   std::uint64_t device = 0;
-  std::uint64_t inode = 0;
+  // Of a file its inode; of a folder a digest of the names in it, which is what a search meets.
+  // OverlayFS, and so a container, gives a folder another inode number whenever the kernel has
+  // dropped the one before from its caches.
+  std::uint64_t identity = 0;
   std::uint64_t size = 0;
   std::int64_t modified = 0;  // Nanoseconds since 1970.
   std::int64_t changed = 0;   // Likewise; no program can set it.

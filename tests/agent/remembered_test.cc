@@ -1,7 +1,11 @@
 // What an install may say of an op without loading it again.
 #include "orchestrator/agent/remembered.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -79,10 +83,73 @@ TEST(Remembered, Finds_what_it_rests_on) {
   ::setenv("SSH_CLIENT", "::1 12345 22", 1);
   EXPECT_EQ(here, agent::find_circumstances("id", "/torch")) << "another connection";
   ::unsetenv("SSH_CLIENT");
+  ::setenv("SUDO_COMMAND", "/bin/sh -c 'a folder of this run'", 1);
+  EXPECT_EQ(here, agent::find_circumstances("id", "/torch")) << "another call of sudo";
+  ::unsetenv("SUDO_COMMAND");
   ::setenv("LD_PRELOAD_OF_TEST", "x", 1);
   EXPECT_NE(here, agent::find_circumstances("id", "/torch"));
   ::unsetenv("LD_PRELOAD_OF_TEST");
   EXPECT_NE(here, agent::find_circumstances("other", "/torch"));
+}
+
+TEST(Remembered, A_folder_is_known_by_the_names_in_it) {
+  TemporaryFolder folder;
+  for (const char* name : {"one", "same", "other"}) fs::create_directory(folder.path() / name);
+  auto identity = [&](const char* name) { return agent::stamp_of(folder.path() / name).identity; };
+  EXPECT_EQ(identity("one"), identity("same"));
+  std::ofstream(folder.path() / "one/a") << "1";
+  std::ofstream(folder.path() / "same/a") << "2";
+  std::ofstream(folder.path() / "other/b") << "1";
+  EXPECT_EQ(identity("one"), identity("same"));
+  EXPECT_NE(identity("one"), identity("other"));
+  EXPECT_NE(identity("one/a"), identity("same/a")) << "and a file by its inode";
+}
+
+// Exit code 0: the stamp of a folder on an overlay is the same after the kernel has dropped what it
+// had in its caches of that file system, although the number of the folder is not; 77: there can be
+// no overlay; 78: its numbers stay, so that nothing was tried.
+int stamp_a_folder_on_an_overlay(const fs::path& at) {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("dsi", (at / "up").c_str(), "tmpfs", 0, nullptr) != 0) {
+    return 77;
+  }
+  fs::create_directory(at / "up/upper");
+  fs::create_directory(at / "up/work");
+  const std::string options = "lowerdir=" + (at / "lower").string() +
+                              ",upperdir=" + (at / "up/upper").string() +
+                              ",workdir=" + (at / "up/work").string();
+  const std::string merged = at / "merged";
+  if (::mount("dsi", merged.c_str(), "overlay", 0, options.c_str()) != 0) return 77;
+  const std::string inner = merged + "/folder";
+  struct stat first {};
+  struct stat second {};
+  ::stat(inner.c_str(), &first);
+  const Stamp before = agent::stamp_of(inner);
+  if (::mount("dsi", merged.c_str(), "overlay", MS_REMOUNT, options.c_str()) != 0) return 77;
+  // Numbers are given in the order in which folders are met.
+  ::stat((merged + "/another").c_str(), &second);
+  ::stat(inner.c_str(), &second);
+  if (first.st_ino == second.st_ino) return 78;
+  return before != Stamp{} && agent::stamp_of(inner) == before ? 0 : 1;
+}
+
+TEST(Remembered, A_folder_on_an_overlay_is_the_same_after_the_kernel_has_forgotten_it) {
+  TemporaryFolder folder;
+  for (const char* name : {"lower/folder", "lower/another", "up", "merged"}) {
+    fs::create_directories(folder.path() / name);
+  }
+  std::ofstream(folder.path() / "lower/folder/file") << "x";
+  pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(stamp_a_folder_on_an_overlay(folder.path()));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  int code = WEXITSTATUS(status);
+  if (code == 77) GTEST_SKIP() << "no overlay can be mounted here";
+  if (code == 78) GTEST_SKIP() << "this kernel's overlays keep the numbers of folders";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(Remembered, Files_that_decide_what_is_loaded) {

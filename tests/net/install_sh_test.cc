@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -186,6 +187,22 @@ TEST_F(InstallSh, Deletes_what_it_takes_for_its_own_in_whatever_folder_it_is_cal
       {"env", "-C", here, "bash", script(), "-r", "-H", cluster.default_hostfile()});
   EXPECT_NE(outcome.exit_code, 0) << "there is no setup.py";
   EXPECT_TRUE(fs::is_empty(here)) << outcome.out << outcome.err;
+}
+
+// "build" or "wheel", by the script's age; a new environment has neither. PackageBuild shows that
+// ours needs no "build".
+TEST_F(InstallSh, Needs_a_package_to_build_with_that_no_requirements_file_names) {
+  if (script().empty()) GTEST_SKIP() << "DSI_INSTALL_SH names no install.sh";
+  DSI_CLUSTER(cluster, 1);
+  const std::string tree = make_tree(cluster, "2.0");
+  const std::string environment = cluster.folder() + "/new";
+  ASSERT_EQ(cluster.on_head({"/usr/bin/python3", "-m", "venv", environment}).exit_code, 0);
+  Outcome outcome =
+      cluster.on_head({"env", "-C", tree, "PATH=" + environment + "/bin:" + std::getenv("PATH"),
+                       "bash", script(), "-r", "-H", cluster.default_hostfile()});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out + outcome.err, AnyOf(HasSubstr("No module named build"),
+                                               HasSubstr("error: invalid command 'bdist_wheel'")));
 }
 
 }  // namespace

@@ -492,6 +492,22 @@ TEST_F(Package, A_user_who_may_not_write_there_does_with_sudo_and_is_told_so_wit
   EXPECT_EQ(say(cluster, 2), "1.0 1.0\n");
 }
 
+// Root's own login would name another one.
+TEST_F(Package, Under_sudo_it_is_still_the_environment_of_the_user_s_login) {
+  if (std::system("command -v sudo >/dev/null") != 0) GTEST_SKIP() << "there is no sudo here";
+  DSI_CLUSTER(cluster, 1);
+  make_environments(cluster, 1);
+  cluster.on_node(1,
+                  "echo 'dsuser ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/dsuser && "
+                  "chmod 440 /etc/sudoers.d/dsuser && "
+                  "echo 'export PATH=/opt/env/bin:$PATH' >/home/dsuser/.bash_profile");
+  const std::string hostfile = cluster.write_hostfile("dsuser@node001\n");
+  JsonReport report = cluster.ds_install_json({"--package", wheel("2.0"), "-s", "-H", hostfile});
+  EXPECT_EQ(report.exit_code, 0) << report.err << what_of(report, "node001");
+  EXPECT_EQ(report.host("node001").value("result", ""), "installed");
+  EXPECT_EQ(say(cluster, 1), "2.0 2.0\n");
+}
+
 // A hold lies in the environment: its packages stay, the ops of the host and other hosts do not.
 TEST_F(Package, A_host_whose_environment_is_held_keeps_the_package_and_is_no_failure) {
   DSI_CLUSTER(cluster, 2);

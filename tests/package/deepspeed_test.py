@@ -1,13 +1,16 @@
 """The real DeepSpeed, with compiled ops and with ours, in the environments that
 scripts/dev/deepspeed-environment makes. One that is not there is skipped."""
 
+import ast
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
 import unittest
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from greet import differences, run, site_of, snapshot  # noqa: E402
@@ -127,6 +130,21 @@ class DeepSpeed:
         self.assertEqual(row["status"], "damaged", report.text)
         self.assertIn("ds_report says OKAY", row["detail"])
         self.assertIn("cpu_adam_op", report.get("damage"))
+
+    def test_its_own_build_compiles_no_op_that_was_not_asked_for_and_ours_does(self):
+        tree = self.folder / "source"
+        tree.mkdir()
+        run("tar", "-C", tree, "--strip-components=1", "-xf",
+            next((self.made / "sdist").glob("deepspeed-*.tar.gz")))
+        words = (self.made / "variables").read_text().split()
+        words = [word for word in words if not word.startswith("DS_BUILD_")]
+        text = run("env", *words, self.environment / "bin" / "python", "-B", "setup.py", "--version",
+                   cwd=tree)
+        ops = ast.literal_eval(re.search(r"^Install Ops=(.*)$", text, re.M).group(1))
+        self.assertIn("cpu_adam", ops)
+        self.assertFalse(any(ops.values()), ops)
+        modules = [name for name in zipfile.ZipFile(self.wheel).namelist() if name.endswith(".so")]
+        self.assertTrue(any("cpu_adam_op" in name for name in modules), modules)
 
     def test_a_wheel_without_ops_runs_on_ours(self):
         # What install.sh builds: no op at all.
