@@ -72,15 +72,20 @@ def gated_activation(activation, bias, actFun):
     return _ds.gated_activation(activation, bias, _gate(actFun))
 
 
+def _written(tensor, write, *args):
+    """write(tensor, *args), by way of a copy if tensor is not contiguous: callers pass slices."""
+    to = tensor.contiguous()
+    write(to, *args)
+    return tensor if to is tensor else tensor.copy_(to)
+
+
 def _vector_add(a, b, gamma):
     """a = gamma·a + b"""
-    _ds.residual_add_(a, b, None, None, None, gamma, False)
-    return a
+    return _written(a, _ds.residual_add_, b, None, None, None, gamma, False)
 
 
 def moe_res_matmul(moe_res, coef, output):
-    _ds.moe_residual_(output, moe_res, coef)
-    return output
+    return _written(output, _ds.moe_residual_, moe_res, coef)
 
 
 def _bias_gelu(input, bias):
@@ -105,14 +110,13 @@ def _bias_residual(input, residual, bias):
 def _residual_add_bias(hidden_state, residual, attention_output, attention_bias, final_bias,
                        mp_size, mlp_after_attn, add_bias, preln):
     if mlp_after_attn and preln:
-        _ds.residual_add_(residual, hidden_state, attention_output, attention_bias, final_bias,
-                          1.0 / mp_size, True)
+        terms = attention_output, attention_bias, final_bias, 1.0 / mp_size, True
     elif mlp_after_attn:
-        _ds.residual_add_(residual, hidden_state, None, None, final_bias, 1.0, True)
+        terms = None, None, final_bias, 1.0, True
     else:
-        _ds.residual_add_(residual, hidden_state, attention_output,
-                          attention_bias if add_bias else None, final_bias, 1.0 / mp_size, False)
-    return residual
+        terms = (attention_output, attention_bias if add_bias else None, final_bias, 1.0 / mp_size,
+                 False)
+    return _written(residual, _ds.residual_add_, hidden_state, *terms)
 
 
 # --- Products -------------------------------------------------------------------------------------
