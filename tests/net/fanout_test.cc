@@ -355,6 +355,8 @@ std::string install_shared_agent(const fs::path& folder) {
   for (const char* name : {"ds-facts", "ds-loader", "ds-probe"}) {
     fs::copy_file(built / name, parts / name);
   }
+  fs::copy_file(fs::path(DSI_SOURCE_FOLDER) / "orchestrator/probe/ds_probe.c",
+                parts / "ds_probe.c");
   fs::copy_file(fs::path(DSI_SOURCE_FOLDER) / "orchestrator/package/ds_package.py",
                 parts / "ds-package");
   // Without what is for debuggers: the links are slow.
