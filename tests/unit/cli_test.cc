@@ -236,7 +236,8 @@ TEST_F(Cli, What_excludes_each_other_is_refused_in_either_order) {
 }
 
 TEST_F(Cli, An_option_that_means_nothing_to_the_command_is_refused) {
-  EXPECT_EQ(error({"-o", "x"}), "error: -o means nothing to install\n  help: it is for: build, env, -e");
+  EXPECT_EQ(error({"-o", "x"}),
+            "error: -o means nothing to install\n  help: it is for: build, env, -e");
   EXPECT_THAT(error({"build", "-H", "x"}), HasSubstr("-H means nothing to build"));
   EXPECT_THAT(error({"report", "--bundle", "x"}), HasSubstr("--bundle means nothing to report"));
   EXPECT_THAT(error({"build", "--dry-run"}), HasSubstr("--dry-run means nothing to build"));
