@@ -35,9 +35,12 @@ bool eventually(const std::function<bool()>& good) {
 
 // A process of the host with an op's library open; ends when /tmp/end is there.
 void use_release(Cluster& cluster, int node) {
+  // Returns when the file is open: a run that looks earlier would find nobody.
   cluster.on_node(node,
-                  "setsid sh -c 'exec 9</opt/ds-ops/current/manifest.json; "
-                  "until test -e /tmp/end; do sleep 0.1 9<&-; done' >/dev/null 2>&1 </dev/null &");
+                  "rm -f /tmp/holds; "
+                  "setsid sh -c 'exec 9</opt/ds-ops/current/manifest.json; : >/tmp/holds; "
+                  "until test -e /tmp/end; do sleep 0.1 9<&-; done' >/dev/null 2>&1 </dev/null & "
+                  "until test -e /tmp/holds; do sleep 0.05; done");
 }
 
 std::string remarks(const JsonReport& report) {
