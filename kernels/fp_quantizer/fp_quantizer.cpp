@@ -26,18 +26,8 @@ namespace {
 using fp_quantizer::CpuKernels;
 
 CpuKernels kernels_for(CpuIsa asked, const FloatFormat& format) {
-  switch (resolve_isa(asked)) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernels(format);
-    case CpuIsa::avx512:
-      return avx512::kernels(format);
-    case CpuIsa::avx2:
-      return avx2::kernels(format);
-#endif
-    default:
-      return scalar::kernels(format);
-  }
+  const CpuIsa isa = resolve_isa(asked);
+  return DS_ON_PATH(isa, kernels(format));
 }
 
 std::int64_t bytes_of(DType dtype) {

@@ -28,18 +28,8 @@ using quantizer::CpuKernels;
 using quantizer::Rounding;
 
 const CpuKernels& kernels_for(CpuIsa asked) {
-  switch (resolve_isa(asked)) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernels();
-    case CpuIsa::avx512:
-      return avx512::kernels();
-    case CpuIsa::avx2:
-      return avx2::kernels();
-#endif
-    default:
-      return scalar::kernels();
-  }
+  const CpuIsa isa = resolve_isa(asked);
+  return DS_ON_PATH(isa, kernels());
 }
 
 std::size_t index_of(DType dtype) {

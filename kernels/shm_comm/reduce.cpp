@@ -54,18 +54,7 @@ ShmReduce plain(CommReduction reduction) {
 }
 
 ShmReduce vector_sum(CommType type, CpuIsa isa) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::sum_of(type);
-    case CpuIsa::avx512:
-      return avx512::sum_of(type);
-    case CpuIsa::avx2:
-      return avx2::sum_of(type);
-#endif
-    default:
-      return scalar::sum_of(type);
-  }
+  return DS_ON_PATH(isa, sum_of(type));
 }
 
 }  // namespace

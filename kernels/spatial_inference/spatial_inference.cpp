@@ -40,18 +40,7 @@ namespace ds {
 namespace {
 
 SpatialKernel pick(CpuIsa isa, DType dtype, int terms) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::kernel_for(dtype, terms);
-    case CpuIsa::avx512:
-      return avx512::kernel_for(dtype, terms);
-    case CpuIsa::avx2:
-      return avx2::kernel_for(dtype, terms);
-#endif
-    default:
-      return scalar::kernel_for(dtype, terms);
-  }
+  return DS_ON_PATH(isa, kernel_for(dtype, terms));
 }
 
 // As floats, one behind the other until there are `period`.

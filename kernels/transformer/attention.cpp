@@ -31,18 +31,8 @@ namespace ds {
 namespace {
 
 const AttentionKernels& pick(const CpuOptions& cpu, DType dtype) {
-  switch (resolve_isa(cpu.isa)) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::attention_kernels(dtype);
-    case CpuIsa::avx512:
-      return avx512::attention_kernels(dtype);
-    case CpuIsa::avx2:
-      return avx2::attention_kernels(dtype);
-#endif
-    default:
-      return scalar::attention_kernels(dtype);
-  }
+  const CpuIsa isa = resolve_isa(cpu.isa);
+  return DS_ON_PATH(isa, attention_kernels(dtype));
 }
 
 bool check(const char* name, const LayerAttention& call) {

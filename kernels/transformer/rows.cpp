@@ -37,18 +37,8 @@ using transformer::check_sizes;
 using transformer::refuse;
 
 const RowKernels& pick(const CpuOptions& cpu, DType dtype) {
-  switch (resolve_isa(cpu.isa)) {
-#if defined(__x86_64__)
-    case CpuIsa::avx512_bf16:
-      return avx512_bf16::row_kernels(dtype);
-    case CpuIsa::avx512:
-      return avx512::row_kernels(dtype);
-    case CpuIsa::avx2:
-      return avx2::row_kernels(dtype);
-#endif
-    default:
-      return scalar::row_kernels(dtype);
-  }
+  const CpuIsa isa = resolve_isa(cpu.isa);
+  return DS_ON_PATH(isa, row_kernels(dtype));
 }
 
 void store(const std::vector<double>& from, DType dtype, void* to) {
