@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "orchestrator/base/file.h"
 #include "tests/net/cluster.h"
@@ -90,6 +92,9 @@ class DeepSpeed : public ::testing::TestWithParam<const char*> {
                     "large.pth");
       ASSERT_EQ(made.exit_code, 0) << made.err;
     }
+    // What has changed less than 2 s before it is tried is not remembered, and a wheel that is in
+    // the cache is installed within one.
+    std::this_thread::sleep_for(std::chrono::seconds(3));
   }
 
   JsonReport ds_install(Cluster& cluster, std::vector<std::string> arguments) const {
