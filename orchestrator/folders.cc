@@ -39,14 +39,12 @@ Result<Folders> find_folders() {
     folders.kernels = installed / "share/ds-install/kernels";
     folders.examples = installed / "share/ds-install/examples";
     parts = installed / "libexec/ds-install";
-    folders.package_program = parts / "ds-package";
     folders.probe_source = parts / "ds_probe.c";
   } else {
     // build/<preset>/ds-install in a checkout.
     fs::path source = bin.parent_path().parent_path();
     folders.kernels = source / "kernels";
     folders.examples = source / "examples";
-    folders.package_program = source / "orchestrator/package/ds_package.py";
     folders.probe_source = source / "orchestrator/probe/ds_probe.c";
   }
   folders.agent = parts / "ds-agent";
@@ -54,6 +52,7 @@ Result<Folders> find_folders() {
   folders.loader = parts / "ds-loader";
   folders.probe = parts / "ds-probe";
   folders.facts = parts / "ds-facts";
+  folders.package_program = parts / "ds-package";
   for (const fs::path& part : {folders.agent, folders.agent_compressed, folders.loader,
                                folders.probe, folders.probe_source, folders.facts,
                                folders.package_program, folders.kernels / "CMakeLists.txt"}) {

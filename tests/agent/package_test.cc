@@ -327,15 +327,24 @@ TEST_F(PackageTest, A_later_agent_asks_an_older_copy_of_the_program_and_understa
   TestRelease one = package_release("1.0");
   ASSERT_EQ(install_package(one), "installed") << last_.error.what;
   // A copy that knows of no recalling, as if of an earlier release of this program.
-  fs::path copy = site_.parent_path() / "ds-install/greet/ds-package";
-  std::string text = slurp(copy);
-  std::size_t at = text.find("    parser.add_argument(\"--untried\"");
+  fs::path sources = folder_.path() / "sources";
+  fs::create_directory(sources);
+  fs::copy_file(fs::path(DSI_PACKAGE_SOURCES) / "pack.py", sources / "pack.py");
+  fs::copy(fs::path(DSI_PACKAGE_SOURCES) / "ds_package", sources / "ds_package");
+  std::string options = slurp(sources / "ds_package/supervisor.py");
+  std::size_t at = options.find("    parser.add_argument(\"--untried\"");
   ASSERT_NE(at, std::string::npos);
-  text.erase(at, text.find("    parser.add_argument(\"--run\"", at) - at);
-  for (std::size_t use; (use = text.find("arguments.untried")) != std::string::npos;) {
-    text.replace(use, std::string_view("arguments.untried").size(), "False");
+  options.erase(at, options.find("    parser.add_argument(\"--run\"", at) - at);
+  write(sources / "ds_package/supervisor.py", options);
+  std::string commands = slurp(sources / "ds_package/commands.py");
+  constexpr std::string_view kUse = "arguments.untried";
+  ASSERT_NE(commands.find(kUse), std::string::npos);
+  for (std::size_t use; (use = commands.find(kUse)) != std::string::npos;) {
+    commands.replace(use, kUse.size(), "False");
   }
-  write(copy, text);
+  write(sources / "ds_package/commands.py", commands);
+  output_of("/usr/bin/python3 " + quoted(sources / "pack.py") + " " +
+            quoted(site_.parent_path() / "ds-install/greet/ds-package"));
   ASSERT_EQ(install_package(one), "up-to-date") << last_.error.what;
   EXPECT_EQ(status_of("adder"), "ok");
   EXPECT_EQ(rollback().error.what, "there is nothing to go back to");

@@ -352,13 +352,11 @@ std::string install_shared_agent(const fs::path& folder) {
                                  folder / "share/ds-install" / name);
   }
   fs::copy_file(DSI_PROGRAM, folder / "bin/ds-install");
-  for (const char* name : {"ds-facts", "ds-loader", "ds-probe"}) {
+  for (const char* name : {"ds-facts", "ds-loader", "ds-package", "ds-probe"}) {
     fs::copy_file(built / name, parts / name);
   }
   fs::copy_file(fs::path(DSI_SOURCE_FOLDER) / "orchestrator/probe/ds_probe.c",
                 parts / "ds_probe.c");
-  fs::copy_file(fs::path(DSI_SOURCE_FOLDER) / "orchestrator/package/ds_package.py",
-                parts / "ds-package");
   // Without what is for debuggers: the links are slow.
   std::string make = "strip -o " + (parts / "ds-agent").string() + " " + DSI_SHARED_AGENT + " && " +
                      DSI_PACK_AGENT + " " + DSI_XZ + " 1 " + (parts / "ds-agent").string() + " " +

@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import greet  # noqa: E402
 from greet import (build_wheel, differences, make_environment, make_release,  # noqa: E402
                    run, site_of, snapshot, source_tree, value_in)
 
-PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "orchestrator/package/ds_package.py"
+PROGRAM = pathlib.Path(os.environ["DSI_PACKAGE_PROGRAM"])  # ds-package of a build.
 # Copying environments and syncing them is what takes the time.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 ALL_OPS = tuple(sorted(greet.FAULTS))
@@ -104,6 +105,15 @@ class PackageTest(unittest.TestCase):
 
 
 class InstallTest(PackageTest):
+    def test_the_program_is_one_file_of_its_sources_and_nothing_else(self):
+        folder = pathlib.Path(__file__).resolve().parents[2] / "orchestrator/package"
+        again = self.folder / "again"
+        run("python3", folder / "pack.py", again)
+        self.assertEqual(again.read_bytes(), PROGRAM.read_bytes())
+        with zipfile.ZipFile(str(PROGRAM)) as archive:
+            self.assertEqual({info.date_time for info in archive.infolist()},
+                             {(1980, 1, 1, 0, 0, 0)})
+
     def test_an_empty_environment_gets_what_pip_would_have_put_there(self):
         by_pip = self.folder / "by-pip"
         run("cp", "-a", self.template, by_pip)
