@@ -7,7 +7,7 @@
 
 #include "orchestrator/agent/protocol.h"
 #include "orchestrator/base/result.h"
-#include "orchestrator/deploy.h"
+#include "orchestrator/session.h"
 
 namespace dsi {
 

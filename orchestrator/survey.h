@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "hostfile/host.h"
-#include "orchestrator/deploy.h"
 #include "orchestrator/plan.h"
 #include "orchestrator/progress.h"
+#include "orchestrator/session.h"
 
 namespace dsi {
 
