@@ -88,6 +88,33 @@ void run_cuda_optimizer(OptimizerCache& cache, std::vector<WorkTensor> tensors,
       });
 }
 
+// Op: one optimizer's types Tensor, Options, Factors, its `kNames`, `check_options`, `prepare` and
+// `launch` (see its launch.h), and `work_of(tensor)`.
+template <class Op>
+void cuda_optimizer_step(const typename Op::Tensor* tensors, std::size_t count,
+                         const typename Op::Options& options, const GradientOptions& gradients,
+                         const OptimizerScalars& scalars, const CudaOptions& cuda) {
+  // Never destroyed: at the end of a process the driver may be gone before its user.
+  static auto* const cache = new OptimizerCache;
+  using Factors = typename Op::Factors;
+  Op::check_options(options);
+  check_gradients(Op::kNames.function, gradients, scalars);
+  std::vector<WorkTensor> list;
+  list.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) list.push_back(Op::work_of(tensors[i]));
+  Factors given = factors_of(options);
+  given.grad_multiplier = static_cast<float>(1.0 / gradients.scale);
+  run_cuda_optimizer(
+      *cache, std::move(list), Op::kNames, scalars, sizeof(Factors), cuda,
+      [&](void* factors, cudaStream_t stream) {
+        Op::prepare(options, gradients, scalars, static_cast<Factors*>(factors), stream);
+      },
+      [&](const WorkGroup& group, const WorkRow* rows, const std::uint32_t* items, void* factors,
+          cudaStream_t stream) {
+        Op::launch(group, rows, items, given, static_cast<const Factors*>(factors), stream);
+      });
+}
+
 // A case of the self-test in device memory.
 struct OptimizerCaseOnDevice {
   explicit OptimizerCaseOnDevice(const OptimizerCase& c)

@@ -2,8 +2,6 @@
 
 #include "fused_lion.h"
 
-#include <vector>
-
 #include "cuda_optimizer_host.cuh"
 #include "factors.h"
 #include "launch.h"
@@ -13,11 +11,19 @@
 namespace ds {
 namespace {
 
-OptimizerCache& cache() {
-  // Never destroyed: at the end of a process the driver may be gone before its user.
-  static auto* const kept = new OptimizerCache;
-  return *kept;
-}
+struct OnGpu {
+  using Tensor = FusedLionTensor;
+  using Options = FusedLionOptions;
+  using Factors = FusedLionFactors;
+  static constexpr const OptimizerNames& kNames = fused_lion::kNames;
+  static constexpr auto check_options = fused_lion::check_options;
+  static constexpr auto prepare = fused_lion_cuda::prepare;
+  static constexpr auto launch = fused_lion_cuda::launch;
+  static WorkTensor work_of(const Tensor& t) {
+    return {t.param,       t.grad,       {t.exp_avg, nullptr}, t.copy,      t.size,
+            t.param_dtype, t.grad_dtype, t.state_dtype,        t.copy_dtype};
+  }
+};
 
 // More than a chunk and an odd rest.
 void self_test(int device, Comparison& comparison) {
@@ -35,35 +41,7 @@ void self_test(int device, Comparison& comparison) {
 void fused_lion_step(const FusedLionTensor* tensors, std::size_t count,
                      const FusedLionOptions& options, const GradientOptions& gradients,
                      const OptimizerScalars& scalars, const CudaOptions& cuda) {
-  fused_lion::check_options(options);
-  check_gradients(fused_lion::kNames.function, gradients, scalars);
-  std::vector<WorkTensor> list;
-  list.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const FusedLionTensor& t = tensors[i];
-    list.push_back({t.param,
-                    t.grad,
-                    {t.exp_avg, nullptr},
-                    t.copy,
-                    t.size,
-                    t.param_dtype,
-                    t.grad_dtype,
-                    t.state_dtype,
-                    t.copy_dtype});
-  }
-  FusedLionFactors given = factors_of(options);
-  given.grad_multiplier = static_cast<float>(1.0 / gradients.scale);
-  run_cuda_optimizer(
-      cache(), std::move(list), fused_lion::kNames, scalars, sizeof(FusedLionFactors), cuda,
-      [&](void* factors, cudaStream_t stream) {
-        fused_lion_cuda::prepare(options, gradients, scalars,
-                                 static_cast<FusedLionFactors*>(factors), stream);
-      },
-      [&](const WorkGroup& group, const WorkRow* rows, const std::uint32_t* items, void* factors,
-          cudaStream_t stream) {
-        fused_lion_cuda::launch(group, rows, items, given,
-                                static_cast<const FusedLionFactors*>(factors), stream);
-      });
+  cuda_optimizer_step<OnGpu>(tensors, count, options, gradients, scalars, cuda);
 }
 
 int fused_lion_cuda::self_test(const char* device, char* detail, unsigned long detail_size) {

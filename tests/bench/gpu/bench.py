@@ -171,6 +171,25 @@ def write(report, options):
     return table
 
 
+def libraries(build):
+    """The op libraries of a build folder or a release, by op."""
+    paths = sorted(glob.glob(build + "/ds_*/libds_*.so") + glob.glob(build + "/lib/libds_*.so"))
+    return {os.path.basename(path)[len("libds_"):-len(".so")]: path for path in paths}
+
+
+def load(build):
+    for path in libraries(build).values():
+        torch.ops.load_library(path)
+
+
+def rows(build, only):
+    """The rows whose op is there and whose name matches."""
+    sys.path.insert(0, str(HERE))
+    for module in sorted(HERE.glob("rows_*.py")):
+        importlib.import_module(module.stem)
+    return [r for r in ROWS if r.op in libraries(build) and re.search(only, r.name)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
@@ -183,29 +202,19 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("bench: torch sees no GPU")
 
-    libraries = sorted(glob.glob(options.build + "/ds_*/libds_*.so") +
-                       glob.glob(options.build + "/lib/libds_*.so"))
-    have = set()
-    for library in libraries:
-        torch.ops.load_library(library)
-        have.add(os.path.basename(library)[len("libds_"):-len(".so")])
+    load(options.build)
     for module in glob.glob(options.deepspeed + "/deepspeed_*.so") if options.deepspeed else []:
         DEEPSPEED[pathlib.Path(module).stem[len("deepspeed_"):]] = module
     # The modules import this one under its own name, and must find these ROWS.
     sys.modules["bench"] = sys.modules[__name__]
-    sys.path.insert(0, str(HERE))
     torch.manual_seed(0)
-    for module in sorted(HERE.glob("rows_*.py")):
-        importlib.import_module(module.stem)
 
     bandwidth = copy_bandwidth()
     print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s", flush=True)
     properties = torch.cuda.get_device_properties(0)
     report = {"device": properties.name, "torch": torch.__version__, "rows": [],
               "cuda": torch.version.cuda, "copy_bandwidth": bandwidth}
-    for r in ROWS:
-        if r.op not in have or not re.search(options.only, r.name):
-            continue
+    for r in rows(options.build, options.only):
         floor = r.bytes / bandwidth * 1e3
         middle, low, high = measure(r.make, r.graph)
         result = {"name": r.name, "op": r.op, "bytes": r.bytes, "floor_ms": floor, "ms": middle,
