@@ -36,6 +36,7 @@ STALLS = {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.rati
                        "math_pipe_throttle", "lg_throttle", "mio_throttle", "not_selected",
                        "drain")}
 METRICS = [TIME, DRAM, READ, WRITTEN, L2, ISSUED, WARPS, *PIPES.values(), *STALLS.values()]
+ROW = "counters, row: "
 LAUNCHES_AT_MOST = 4  # Of a row: the ones that take longest.
 
 
@@ -47,6 +48,7 @@ def run_rows(build, only):
     for row in bench.rows(build, only):
         call = row.make()[0]
         call()
+        print(ROW + row.name, flush=True)
         torch.cuda.synchronize()
         torch.cuda.nvtx.range_push(row.name)
         torch.cuda.cudart().cudaProfilerStart()
@@ -71,14 +73,14 @@ def launches(output):
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         sys.exit("counters: ncu gave no table: " + "\n".join(lines[-8:]))
-    reader = csv.DictReader(io.StringIO("\n".join(lines[start:])))
+    names = sorted((line[len(ROW):] for line in lines if line.startswith(ROW)), key=len)
     found = []
-    for entry in reader:
+    for entry in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
         if not entry.get("ID"):  # The line of units.
             continue
-        where = " ".join(value or "" for key, value in entry.items() if "Push/Pop" in (key or ""))
-        name = re.search(r'([^":<>]+)', where)
-        found.append((name.group(1).strip() if name else where, entry["Kernel Name"],
+        text = " ".join(value for value in entry.values() if isinstance(value, str))
+        row = next((name for name in reversed(names) if name in text), "?")
+        found.append((row, entry["Kernel Name"],
                       {metric: number(entry.get(metric) or "") for metric in METRICS}))
     return found
 
