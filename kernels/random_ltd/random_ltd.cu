@@ -8,9 +8,11 @@
 // hold is done in windows, each of which reads the row again. If the bits are not as many as the
 // ids (an id twice, or one that is no token), the row is sorted by comparisons instead.
 //
-// Masks: a thread makes words of 4 bytes, four at a time; neighbours make neighbours, so that what
-// they read lies in few sectors. Traffic: of each kept row of the mask the sectors that have a kept
-// column (all of them where more than a sixteenth of 16-bit columns is kept), and the result.
+// Masks: a thread has a few columns of the result, and makes words of 4 bytes of them in one row
+// after the other: all rows of a sequence keep the same columns, so they are looked up once.
+// Neighbours make neighbours, so that what they read lies in few sectors. Traffic: of each kept row
+// of the mask the sectors that have a kept column (all of them where more than a sixteenth of
+// 16-bit columns is kept), and the result.
 
 #include <algorithm>
 #include <cstring>
@@ -213,10 +215,14 @@ __global__ void __launch_bounds__(1024)
 
 // --- Masks --------------------------------------------------------------------------------------
 
+constexpr int kWordsOfThread = 2;
+constexpr int kRowsAtOnce = 4;
+constexpr int kRowsOfTeam = 32;  // In a block.
+
 struct MaskOp {
   MaskGather gather;
-  int words_of_row, threads_of_row_log2;
-  FastDivision kept;
+  int words_of_row, team_log2;  // 2^team_log2 threads make a row.
+  FastDivision blocks_of_sequence;
   FastDivision layers;
 };
 
@@ -225,66 +231,84 @@ struct alignas(kOfWord * sizeof(Element)) MaskWord {
   Element at[kOfWord];
 };
 
-// 2^threads_of_row_log2 threads make a row of the result. Layers come last: what they read of a
-// sequence's mask stays in the second cache.
+// A block has some rows of one sequence. Layers come last: what they read of a sequence's mask
+// stays in the second cache. A row or a column that the mask does not have is 0: it reads another
+// one's element and keeps no bit of it.
 template <class Element, int kOfWord>
-__global__ void __launch_bounds__(kThreads)
-    gather_mask_rows(const __grid_constant__ MaskOp op, std::uint32_t rows) {
+__global__ void __launch_bounds__(kThreads) gather_mask_rows(const __grid_constant__ MaskOp op) {
   const MaskGather& g = op.gather;
-  const std::uint32_t row =
-      blockIdx.x * (kThreads >> op.threads_of_row_log2) + (threadIdx.x >> op.threads_of_row_log2);
-  if (row >= rows) return;
-  const std::uint32_t piece = op.kept(row), i = row - piece * op.kept.divisor;
+  const int team = static_cast<int>(threadIdx.x) >> op.team_log2;
+  const int teams = kThreads >> op.team_log2, threads = 1 << op.team_log2;
+  const std::uint32_t piece = op.blocks_of_sequence(blockIdx.x);
+  const std::uint32_t block = blockIdx.x - piece * op.blocks_of_sequence.divisor;
   const std::uint32_t b = op.layers(piece), layer = piece - b * op.layers.divisor;
-  const std::int64_t sequence = layer * g.batch + b;
+  const std::int64_t sequence = std::int64_t{layer} * g.batch + b;
   const std::int32_t* indices = g.indices + sequence * g.kept;
+  const auto kept = static_cast<int>(g.kept);
+  const int first_row = static_cast<int>(block) * kRowsOfTeam * teams;
+  const int last_row = min(first_row + kRowsOfTeam * teams, kept);
   // A negative index becomes one that is too large.
   const auto tokens = static_cast<std::uint32_t>(g.tokens);
-  const auto from = static_cast<std::uint32_t>(__ldg(indices + i));
-  const Element* mask =
-      static_cast<const Element*>(g.mask) + (std::int64_t{b} * g.tokens + from) * g.tokens;
-  using Indices = MaskWord<std::uint32_t, kOfWord>;
+  const Element* mask = static_cast<const Element*>(g.mask) + std::int64_t{b} * g.tokens * g.tokens;
   using Word = MaskWord<Element, kOfWord>;
-  const auto* columns = reinterpret_cast<const Indices*>(indices);
-  auto* out =
-      reinterpret_cast<Word*>(static_cast<Element*>(g.out) + (sequence * g.kept + i) * g.kept);
-  const int threads = 1 << op.threads_of_row_log2;
+  Element* out = static_cast<Element*>(g.out) + sequence * g.kept * g.kept;
+  constexpr auto kAll = static_cast<Element>(~Element{0});
   for (int first = static_cast<int>(threadIdx.x) & (threads - 1); first < op.words_of_row;
-       first += threads * kInFlight) {
-    Indices column[kInFlight];
-    Word value[kInFlight];
+       first += threads * kWordsOfThread) {
+    std::uint32_t column[kWordsOfThread][kOfWord];
+    Element keeps[kWordsOfThread][kOfWord];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * threads < op.words_of_row) column[k] = columns[first + k * threads];
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * threads >= op.words_of_row) continue;
+    for (int w = 0; w < kWordsOfThread; ++w) {
+      const int word = first + w * threads;
 #pragma unroll
       for (int e = 0; e < kOfWord; ++e) {
-        const std::uint32_t token = column[k].at[e];
-        value[k].at[e] = from < tokens && token < tokens ? __ldg(mask + token) : Element{0};
+        const std::uint32_t token =
+            word < op.words_of_row ? static_cast<std::uint32_t>(__ldg(indices + word * kOfWord + e))
+                                   : tokens;
+        keeps[w][e] = token < tokens ? kAll : Element{0};
+        column[w][e] = token < tokens ? token : 0;
       }
     }
+    for (int row = first_row + team; row < last_row; row += teams * kRowsAtOnce) {
+      Word value[kRowsAtOnce][kWordsOfThread];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * threads < op.words_of_row) out[first + k * threads] = value[k];
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int i = min(row + r * teams, last_row - 1);
+        const auto from = static_cast<std::uint32_t>(__ldg(indices + i));
+        const Element row_keeps = from < tokens ? kAll : Element{0};
+        const Element* line = mask + std::int64_t{from < tokens ? from : 0} * g.tokens;
+#pragma unroll
+        for (int w = 0; w < kWordsOfThread; ++w) {
+#pragma unroll
+          for (int e = 0; e < kOfWord; ++e) {
+            value[r][w].at[e] = __ldg(line + column[w][e]) & keeps[w][e] & row_keeps;
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int i = row + r * teams;
+        if (i >= last_row) continue;
+        auto* to = reinterpret_cast<Word*>(out + std::int64_t{i} * g.kept);
+#pragma unroll
+        for (int w = 0; w < kWordsOfThread; ++w) {
+          if (first + w * threads < op.words_of_row) to[first + w * threads] = value[r][w];
+        }
+      }
     }
   }
 }
 
 template <class Element, int kOfWord>
 void gather_typed(const MaskGather& gather, cudaStream_t stream) {
-  MaskOp op{gather, static_cast<int>(gather.kept / kOfWord), 0,
-            FastDivision(static_cast<std::uint32_t>(gather.kept)),
+  MaskOp op{gather, static_cast<int>(gather.kept / kOfWord), 0, FastDivision(1),
             FastDivision(static_cast<std::uint32_t>(gather.layers))};
-  while (op.threads_of_row_log2 < 8 && (kInFlight << op.threads_of_row_log2) < op.words_of_row) {
-    ++op.threads_of_row_log2;
-  }
-  const auto rows = static_cast<std::uint32_t>(gather.layers * gather.batch * gather.kept);
-  const unsigned rows_of_block = kThreads >> op.threads_of_row_log2;
+  while (op.team_log2 < 8 && (kWordsOfThread << op.team_log2) < op.words_of_row) ++op.team_log2;
+  const std::int64_t rows_of_block = kRowsOfTeam * (kThreads >> op.team_log2);
+  const auto blocks = static_cast<std::uint32_t>((gather.kept + rows_of_block - 1) / rows_of_block);
+  op.blocks_of_sequence = FastDivision(blocks);
   gather_mask_rows<Element, kOfWord>
-      <<<(rows + rows_of_block - 1) / rows_of_block, kThreads, 0, stream>>>(op, rows);
+      <<<static_cast<unsigned>(gather.layers * gather.batch) * blocks, kThreads, 0, stream>>>(op);
 }
 
 // --- Launches -----------------------------------------------------------------------------------
@@ -324,6 +348,11 @@ void copy(const TokenRows& rows, bool scatter, void* stream_) {
 
 void gather_masks(const MaskGather& gather, void* stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
+  if (gather.tokens == 0) {  // A mask without an element to read.
+    const std::int64_t count = gather.layers * gather.batch * gather.kept * gather.kept;
+    cudaMemsetAsync(gather.out, 0, static_cast<std::size_t>(count * gather.element_size), stream);
+    return;
+  }
   const std::int64_t row = gather.kept * gather.element_size;
   const bool words = row % 4 == 0 && reinterpret_cast<std::uintptr_t>(gather.out) % 4 == 0 &&
                      reinterpret_cast<std::uintptr_t>(gather.indices) % 16 == 0;
