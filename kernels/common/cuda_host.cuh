@@ -34,7 +34,11 @@ class DeviceGuard {
   explicit DeviceGuard(int device) {
     check_cuda(cudaGetDevice(&before_), "while asking for the current CUDA device");
     if (device == before_) return;
-    check_cuda(cudaSetDevice(device), "while choosing the CUDA device");
+    // Asked for first: a sanitizer takes a refusal of the runtime for a fault of the program.
+    int devices = 0;
+    check_cuda(cudaGetDeviceCount(&devices), "while counting the CUDA devices");
+    check_cuda(device >= 0 && device < devices ? cudaSetDevice(device) : cudaErrorInvalidDevice,
+               "while choosing the CUDA device");
     changed_ = true;
   }
   ~DeviceGuard() {

@@ -240,6 +240,46 @@ __device__ __forceinline__ void store_release(unsigned long long* to, unsigned l
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
+// A barrier in shared memory for those who only say that they are done, and one who waits for them.
+class DoneBarrier {
+ public:
+  __device__ void init(unsigned arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(address())
+                 : "memory");
+  }
+  // For the end of phase 0, 1, 0, ...
+  __device__ void wait(unsigned phase) {
+    unsigned done = 0;
+    while (done == 0) {
+#if __CUDA_ARCH__ >= 900
+      asm volatile(
+          "{\n.reg .pred is_done;\nmbarrier.try_wait.parity.shared.b64 is_done, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, is_done;\n}"
+          : "=r"(done)
+          : "r"(address()), "r"(phase)
+          : "memory");
+#else
+      asm volatile(
+          "{\n.reg .pred is_done;\nmbarrier.test_wait.parity.shared.b64 is_done, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, is_done;\n}"
+          : "=r"(done)
+          : "r"(address()), "r"(phase)
+          : "memory");
+      if (done == 0) __nanosleep(20);
+#endif
+    }
+  }
+
+ private:
+  __device__ unsigned address() const {
+    return static_cast<unsigned>(__cvta_generic_to_shared(&word));
+  }
+  unsigned long long word;
+};
+
 // What the scout tells the workers of an item, and they it.
 struct Slot {
   LambRow row;
@@ -247,11 +287,12 @@ struct Slot {
   bool stop;
   float ratio;               // Pass B.
   NormSquares sums[kWarps];  // Pass A.
+  DoneBarrier done;          // A worker warp each.
 };
 
-// Barriers of the block by number; both kinds of warps count.
-constexpr int kFilled = 1, kDone = 3;  // And one more, for the second slot.
-constexpr int kBarrierAmongWorkers = 5;
+// Barriers of the block by number; of the first, both kinds of warps count.
+constexpr int kFilled = 1;  // And one more, for the second slot.
+constexpr int kBarrierAmongWorkers = 3;
 
 __device__ __forceinline__ void arrive(int barrier) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
@@ -322,8 +363,9 @@ class Scout {
   __device__ void finish_pending(Slot* slots, int turn) {
     if (!pending) return;
     pending = false;
-    wait(kDone + turn);
-    const Slot& slot = slots[turn];
+    Slot& slot = slots[turn];
+    slot.done.wait(phases >> turn & 1u);
+    phases ^= 1u << turn;
     if (slot.item.pass != static_cast<std::uint32_t>(LambPass::a)) return;
     const LambRow& row = slot.row;
     const NormSquares sum = sum_over_warp(lane < kWarps ? slot.sums[lane] : NormSquares{0.0, 0.0});
@@ -370,6 +412,7 @@ class Scout {
   float* trust_ratios;
   unsigned lane;
   bool pending = false;  // The other slot holds an item that was not counted yet.
+  unsigned phases = 0;   // A bit a slot: the phase of its barrier that is awaited next.
 };
 
 template <class P, class S, int N>
@@ -401,7 +444,9 @@ __device__ __forceinline__ void work(const FusedLambFactors& f, Slot* slots, flo
       if (threadIdx.x == 0 && trust_ratios != nullptr) trust_ratios[slot.row.index] = ratio;
     }
     if (pass != LambPass::a) pass_b<P, S, N>(f, row, begin, size, f.lr * ratio);
-    arrive(kDone + turn);
+    // After the stores of all lanes.
+    __syncwarp();
+    if (lane == 0) slot.done.arrive();
   }
 }
 
@@ -414,7 +459,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ alignas(16) unsigned char factors_memory[sizeof(FusedLambFactors)];
   auto* const slots = reinterpret_cast<Slot*>(slots_memory);
   auto& f = *reinterpret_cast<FusedLambFactors*>(factors_memory);
-  if (threadIdx.x == 0) f = computed != nullptr ? *computed : given;
+  if (threadIdx.x == 0) {
+    f = computed != nullptr ? *computed : given;
+    for (int i = 0; i < 2; ++i) slots[i].done.init(kWarps);
+  }
   __syncthreads();
   if (f.skip) return;
   if (threadIdx.x >= kWorkers) {
