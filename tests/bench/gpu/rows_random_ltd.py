@@ -94,7 +94,7 @@ def masks_of_layers():
 
     # The mask is small enough to stay in the cache over the layers: it counts once.
     row(f"mask_gather_bert f16, {layers} layers, {n}×{r} of {s}", "random_ltd",
-        moved + n * s * s * 2, of_inputs(one, moved, ds.mask_gather_bert),
+        moved + n * s * s * 2, of_inputs(one, moved, lambda m, i: ds.mask_gather_bert(m, i)),
         {"torch": of_inputs(one, moved, plain),
          "deepspeed": lambda: of_inputs(one, moved, deepspeed("random_ltd").mask_gather_bert)()})
 
