@@ -287,7 +287,7 @@ struct Slot {
   bool stop;
   float ratio;               // Pass B.
   NormSquares sums[kWarps];  // Pass A.
-  DoneBarrier done;          // A worker warp each.
+  DoneBarrier done;          // Of all workers.
 };
 
 // Barriers of the block by number; of the first, both kinds of warps count.
@@ -444,9 +444,7 @@ __device__ __forceinline__ void work(const FusedLambFactors& f, Slot* slots, flo
       if (threadIdx.x == 0 && trust_ratios != nullptr) trust_ratios[slot.row.index] = ratio;
     }
     if (pass != LambPass::a) pass_b<P, S, N>(f, row, begin, size, f.lr * ratio);
-    // After the stores of all lanes.
-    __syncwarp();
-    if (lane == 0) slot.done.arrive();
+    slot.done.arrive();
   }
 }
 
@@ -461,7 +459,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   auto& f = *reinterpret_cast<FusedLambFactors*>(factors_memory);
   if (threadIdx.x == 0) {
     f = computed != nullptr ? *computed : given;
-    for (int i = 0; i < 2; ++i) slots[i].done.init(kWarps);
+    for (int i = 0; i < 2; ++i) slots[i].done.init(kWorkers);
   }
   __syncthreads();
   if (f.skip) return;
