@@ -352,6 +352,7 @@ class Scout {
   __device__ std::uint32_t take() const { return lane == 0 ? atomicAdd(scratch.ticket, 1u) : 0u; }
 
   __device__ void fill_row(Slot& slot, const LambRow& row) const {
+    __syncwarp();  // All lanes are done with the row that was there.
     constexpr unsigned kWords = sizeof(LambRow) / sizeof(uint4);
     static_assert(sizeof(LambRow) % sizeof(uint4) == 0 && kWords <= 32, "a word a lane");
     if (lane < kWords) {
