@@ -28,10 +28,21 @@ struct PhiloxKey {
   }
 };
 
+DS_HOST_DEVICE inline std::uint64_t philox_product(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  // Of a product of 64 bits nvcc adds the upper halves' too, which are 0: an addition a product.
+  std::uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return std::uint64_t{a} * b;
+#endif
+}
+
 DS_HOST_DEVICE inline void philox_round(const PhiloxKey& key, std::uint32_t& c0, std::uint32_t& c1,
                                         std::uint32_t& c2, std::uint32_t& c3) {
-  const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
-  const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
+  const std::uint64_t a = philox_product(0xD2511F53u, c0);
+  const std::uint64_t b = philox_product(0xCD9E8D57u, c2);
   c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ key.k0;
   c1 = static_cast<std::uint32_t>(b);
   c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ key.k1;

@@ -165,119 +165,185 @@ __device__ __forceinline__ void put_eight(std::uint8_t* to, const float (&x)[8],
   }
 }
 
-// kSmall: one vector a thread, of kCount groups; else up to kCount vectors of one group.
-template <class T, class F, bool kStochastic, bool kSmall>
-__global__ void __launch_bounds__(kSmall ? 128 : kMaxBlock, kSmall ? 12 : 1)
+// A block's rows, put together in shared memory at the same place within 16 bytes as they will have
+// in memory.
+class Stage {
+ public:
+  __device__ Stage(const Rows& op, std::int64_t first_group, uint4* memory)
+      : out_(op.rows + first_group * op.pitch),
+        misplaced_(static_cast<int>(reinterpret_cast<std::uintptr_t>(out_) % 16)),
+        rows_(reinterpret_cast<std::uint8_t*>(memory) + misplaced_),
+        pitch_(static_cast<int>(op.pitch)) {}
+
+  __device__ std::uint8_t* row(int i) const { return rows_ + i * pitch_; }
+  __device__ void put_scale(int i, std::uint32_t scale) const {
+    auto* halves = reinterpret_cast<std::uint16_t*>(row(i) + pitch_ - 4);
+    halves[0] = static_cast<std::uint16_t>(scale);
+    halves[1] = static_cast<std::uint16_t>(scale >> 16);
+  }
+  // By all threads of the block.
+  __device__ void flush(int rows) const {
+    __syncthreads();
+    const int bytes = rows * pitch_;
+    const int head = min((16 - misplaced_) % 16, bytes);
+    const int middle = (bytes - head) / 16;
+    const int tail = bytes - head - 16 * middle;
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (thread < head) out_[thread] = rows_[thread];
+    if (thread < tail) out_[head + 16 * middle + thread] = rows_[head + 16 * middle + thread];
+    for (int i = thread; i < middle; i += static_cast<int>(blockDim.x)) {
+      __stcs(reinterpret_cast<uint4*>(out_ + head + 16 * i),
+             *reinterpret_cast<const uint4*>(rows_ + head + 16 * i));
+    }
+  }
+
+ private:
+  std::uint8_t* out_;
+  int misplaced_;
+  std::uint8_t* rows_;
+  int pitch_;
+};
+
+// With a scale that is not finite no code could mean anything.
+__device__ __forceinline__ bool is_lost(std::uint32_t most) {
+  return most >= 0x7f800000u;
+}
+template <class F>
+__device__ __forceinline__ void put_eight_zeros(std::uint8_t* to) {
+  auto* halves = reinterpret_cast<std::uint16_t*>(to);
+  for (int k = 0; k < F::kBits / 2; ++k) halves[k] = 0;
+}
+
+template <bool kStochastic>
+__device__ __forceinline__ RandomSource read_source(const RandomSource& source) {
+  if (!kStochastic) return {};
+  return {source.device ? __ldg(source.device) : source.seed,
+          source.device ? __ldg(source.device + 1) : source.offset, nullptr};
+}
+
+__device__ __forceinline__ std::uint32_t scale_bits(const Codec& codec, std::uint32_t most) {
+  return __float_as_uint(__fdiv_rn(__uint_as_float(most), codec.largest));
+}
+
+// One group a team; a thread holds up to kCount vectors of it.
+template <class T, class F, bool kStochastic>
+__global__ void __launch_bounds__(kMaxBlock, 1)
     quantize_teams(const __grid_constant__ Rows op, std::int64_t groups, int vectors,
                    int team_log2) {
-  constexpr int kCount = (kSmall ? 4 : 8) / (sizeof(T) / 2);
+  constexpr int kCount = 8 / (sizeof(T) / 2);
   extern __shared__ uint4 stage_16[];
-  const int lane = threadIdx.x & ((1 << team_log2) - 1);
-  const int team = threadIdx.x >> team_log2;
-  const int teams = blockDim.x >> team_log2;
-  const int groups_of_block = kSmall ? teams * kCount : teams;
-  const std::int64_t first = std::int64_t{blockIdx.x} * groups_of_block;
-  std::uint8_t* out = op.rows + first * op.pitch;
-  // At the same place within 16 bytes as it will have in memory.
-  const auto misplaced = static_cast<int>(reinterpret_cast<std::uintptr_t>(out) % 16);
-  std::uint8_t* stage = reinterpret_cast<std::uint8_t*>(stage_16) + misplaced;
-  const int pitch = static_cast<int>(op.pitch);
-
-  RandomSource source;
-  if (kStochastic) {
-    source.seed = op.random.device ? __ldg(op.random.device) : op.random.seed;
-    source.offset = op.random.device ? __ldg(op.random.device + 1) : op.random.offset;
+  const int step = 1 << team_log2;
+  const int lane = static_cast<int>(threadIdx.x) & (step - 1);
+  const int team = static_cast<int>(threadIdx.x) >> team_log2;
+  const int teams = static_cast<int>(blockDim.x) >> team_log2;
+  const std::int64_t first = std::int64_t{blockIdx.x} * teams;
+  const std::int64_t group = first + team;
+  const Stage stage(op, first, stage_16);
+  const int mine = group < groups ? (vectors - lane + step - 1) >> team_log2 : 0;
+  const std::int64_t first_vector = group * vectors + lane;
+  const T* from = static_cast<const T*>(op.input) + first_vector * 8;
+  Eight<T> raw[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i < mine) raw[i].load(from + i * (8 << team_log2));
   }
+  SeenVectors<T, true> seen;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i >= mine) break;
+#pragma unroll
+    for (int k = 0; k < 8 / Eight<T>::kWidth; ++k) seen.see(raw[i].part[k]);
+  }
+  const std::uint32_t most = team_max<true>(seen.words(), team_log2).high;
+  if (lane == 0 && group < groups) stage.put_scale(team, scale_bits(op.codec, most));
+  std::uint8_t* to = stage.row(team) + lane * F::kBits;
+  if (is_lost(most)) {
+    for (int i = 0; i < mine; ++i) put_eight_zeros<F>(to + i * (F::kBits << team_log2));
+  } else {
+    const float factor = factor_of(op.codec, most);
+    const RandomSource source = read_source<kStochastic>(op.random);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= mine) break;
+      float x[8];
+      raw[i].widen(x);
+      Philox random{};
+      if (kStochastic) random = random_of(source, (first_vector + i * step) * 8);
+      put_eight<F, kStochastic>(to + i * (F::kBits << team_log2), x, factor, random);
+    }
+  }
+  stage.flush(static_cast<int>(min(std::int64_t{teams}, groups - first)));
+}
+
+// Small groups: a thread has one vector of each of kCount groups.
+template <class T, class F, bool kStochastic>
+__global__ void __launch_bounds__(128, 12)
+    quantize_small(const __grid_constant__ Rows op, std::int64_t groups, int vectors,
+                   int team_log2) {
+  constexpr int kCount = 4 / (sizeof(T) / 2);
+  extern __shared__ uint4 stage_16[];
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << team_log2) - 1);
+  const int team = static_cast<int>(threadIdx.x) >> team_log2;
+  const int teams = static_cast<int>(blockDim.x) >> team_log2;
+  const std::int64_t first = std::int64_t{blockIdx.x} * teams * kCount;
+  const Stage stage(op, first, stage_16);
+  const RandomSource source = read_source<kStochastic>(op.random);
   Eight<T> raw[kCount];
   bool active[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int vector = kSmall ? lane : lane + (i << team_log2);
-    const std::int64_t group = first + team + (kSmall ? i * teams : 0);
-    active[i] = vector < vectors && group < groups;
+    const std::int64_t group = first + team + i * teams;
+    active[i] = lane < vectors && group < groups;
     if (active[i]) {
-      raw[i].load(static_cast<const T*>(op.input) + group * op.group_size + vector * 8);
+      raw[i].load(static_cast<const T*>(op.input) + group * op.group_size + lane * 8);
     }
   }
-  std::uint32_t most[kCount] = {};
-  SeenVectors<T, true> seen[kSmall ? kCount : 1];
+  std::uint32_t most[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (!active[i]) continue;
+    SeenVectors<T, true> seen;
+    if (active[i]) {
 #pragma unroll
-    for (int k = 0; k < 8 / Eight<T>::kWidth; ++k) seen[kSmall ? i : 0].see(raw[i].part[k]);
-  }
-#pragma unroll
-  for (int i = 0; i < (kSmall ? kCount : 1); ++i) most[i] = seen[i].words().high;
-#pragma unroll
-  for (int i = 0; i < (kSmall ? kCount : 1); ++i) {
-    Words words;
-    words.high = most[i];
-    most[i] = team_max<true>(words, team_log2).high;
+      for (int k = 0; k < 8 / Eight<T>::kWidth; ++k) seen.see(raw[i].part[k]);
+    }
+    most[i] = team_max<true>(seen.words(), team_log2).high;
   }
   // The divisions of several groups at once, one a lane, where the team has as many lanes.
-  const bool shared_work = kSmall && team_log2 >= 2;
+  const bool shared_work = team_log2 >= 2;
   std::uint32_t mine = most[0];
 #pragma unroll
   for (int i = 1; i < kCount; ++i) {
     if (shared_work && lane % kCount == i) mine = most[i];
   }
   const float my_factor = factor_of(op.codec, mine);
-  const std::uint32_t my_scale =
-      __float_as_uint(__fdiv_rn(__uint_as_float(mine), op.codec.largest));
+  const std::uint32_t my_scale = scale_bits(op.codec, mine);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int vector = kSmall ? lane : lane + (i << team_log2);
-    const int local = team + (kSmall ? i * teams : 0);
+    const int local = team + i * teams;
     float factor = my_factor;
     if (shared_work) {
       factor =
           __shfl_sync(0xffffffffu, my_factor, (threadIdx.x % 32 & ~((1 << team_log2) - 1)) + i);
-    } else if (kSmall && i > 0) {
+    } else if (i > 0) {
       factor = factor_of(op.codec, most[i]);
     }
     // The scale of group i: by the lane that divided for it, or the first.
-    const bool writes = shared_work ? lane == i : lane == 0 && (kSmall || i == 0);
-    if (writes && first + local < groups) {
-      const std::uint32_t scale =
-          shared_work || i == 0
-              ? my_scale
-              : __float_as_uint(__fdiv_rn(__uint_as_float(most[kSmall ? i : 0]), op.codec.largest));
-      auto* halves = reinterpret_cast<std::uint16_t*>(stage + local * pitch + pitch - 4);
-      halves[0] = static_cast<std::uint16_t>(scale);
-      halves[1] = static_cast<std::uint16_t>(scale >> 16);
+    if (lane == (shared_work ? i : 0) && first + local < groups) {
+      stage.put_scale(local, shared_work || i == 0 ? my_scale : scale_bits(op.codec, most[i]));
     }
     if (!active[i]) continue;
-    std::uint8_t* row = stage + local * pitch;
-    if (most[kSmall ? i : 0] >= 0x7f800000u) {
-      // With a scale that is not finite no code could mean anything.
-      auto* halves = reinterpret_cast<std::uint16_t*>(row + vector * F::kBits);
-      for (int k = 0; k < F::kBits / 2; ++k) halves[k] = 0;
+    std::uint8_t* to = stage.row(local) + lane * F::kBits;
+    if (is_lost(most[i])) {
+      put_eight_zeros<F>(to);
       continue;
     }
     float x[8];
     raw[i].widen(x);
     Philox random{};
-    if (kStochastic) {
-      random = random_of(source, (first + local) * op.group_size + vector * 8);
-    }
-    put_eight<F, kStochastic>(row + vector * F::kBits, x, factor, random);
+    if (kStochastic) random = random_of(source, (first + local) * op.group_size + lane * 8);
+    put_eight<F, kStochastic>(to, x, factor, random);
   }
-  __syncthreads();
-
-  const auto count =
-      static_cast<int>(min(static_cast<std::int64_t>(groups_of_block), groups - first));
-  const int bytes = count * pitch;
-  const int head = min((16 - misplaced) % 16, bytes);
-  const int middle = (bytes - head) / 16;
-  const int tail = bytes - head - 16 * middle;
-  const auto thread = static_cast<int>(threadIdx.x);
-  if (thread < head) out[thread] = stage[thread];
-  if (thread < tail) out[head + 16 * middle + thread] = stage[head + 16 * middle + thread];
-  for (int i = thread; i < middle; i += static_cast<int>(blockDim.x)) {
-    __stcs(reinterpret_cast<uint4*>(out + head + 16 * i),
-           *reinterpret_cast<const uint4*>(stage + head + 16 * i));
-  }
+  stage.flush(static_cast<int>(min(std::int64_t{teams} * kCount, groups - first)));
 }
 
 // Any size and alignment: a block a group, element by element, the group read twice.
@@ -327,8 +393,8 @@ __global__ void __launch_bounds__(256)
 template <class T, bool kStochastic, class F>
 void launch_teams(const FpQuantizeCall& call, const Rows& op, const Teams& teams,
                   cudaStream_t stream) {
-  const auto kernel = teams.one_vector ? quantize_teams<T, F, kStochastic, true>
-                                       : quantize_teams<T, F, kStochastic, false>;
+  const auto kernel =
+      teams.one_vector ? quantize_small<T, F, kStochastic> : quantize_teams<T, F, kStochastic>;
   constexpr int kPerSize = sizeof(T) / 2;
   const std::int64_t groups_of_block =
       (teams.block >> teams.team_log2) * (teams.one_vector ? 4 / kPerSize : 1);
