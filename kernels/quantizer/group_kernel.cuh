@@ -280,21 +280,6 @@ __device__ __forceinline__ uint2 load_codes(const std::uint8_t* codes, std::int6
 template <int kWidth>
 __device__ __forceinline__ void widen_codes(uint2 packed, int bits, std::uint32_t flip,
                                             float (&code)[kWidth]) {
-  if (kWidth == 8 && bits == 4) {
-    // A nibble stays where it is in its word: the float's exponent makes that place the one of 1.
-    // What would reach into the exponent comes from further down.
-    const std::uint32_t word = packed.x ^ flip * 0x11111111u, shifted = word >> 12;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int place = i / 2 * 8 + (i % 2 == 0 ? 4 : 0);  // The higher nibble comes first.
-      const int at = place <= 16 ? place : place - 12;
-      const std::uint32_t exponent = static_cast<std::uint32_t>(127 + 23 - at) << 23;
-      const std::uint32_t nibble = (place <= 16 ? word : shifted) & 0xfu << at;
-      code[kWidth == 8 ? i : 0] = __uint_as_float(nibble | exponent) -
-                                  (__uint_as_float(exponent) + static_cast<float>(flip));
-    }
-    return;
-  }
   std::uint32_t a = packed.x, b = packed.y;
   if (bits == 4) {
     const std::uint32_t first = packed.x >> 4 & 0x0f0f0f0fu, second = packed.x & 0x0f0f0f0fu;
