@@ -26,7 +26,8 @@ OPTIMIZER = ["-lineinfo"]
 KERNEL = ["-std=c++17", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__",
           "-U__CUDA_NO_HALF2_OPERATORS__", "--threads=8"]
 
-# Of each op: sources and include folders under csrc/, flags of nvcc.
+# Of each op: sources and include folders under csrc/, flags of nvcc. A version may lack a source:
+# 0.19.8 has no fake_quantizer.cu any more.
 OPS = {
     "fused_adam": (["adam/fused_adam_frontend.cpp", "adam/multi_tensor_adam.cu"],
                    ["includes", "adam"], OPTIMIZER),
@@ -53,7 +54,8 @@ def compile_one(op, source, out, arch):
     sources, includes, flags = OPS[op]
     os.environ["TORCH_CUDA_ARCH_LIST"] = f"{arch[:-1]}.{arch[-1]}"
     cpp_extension.load(
-        f"deepspeed_{op}", [str(source / "csrc" / s) for s in sources],
+        f"deepspeed_{op}",
+        [str(source / "csrc" / s) for s in sources if (source / "csrc" / s).exists()],
         extra_include_paths=[str(source / "csrc" / i) for i in includes], extra_cflags=CXX,
         extra_cuda_cflags=NVCC + flags, extra_ldflags=["-lcurand"], build_directory=str(out),
         is_python_module=False, verbose=True)
