@@ -117,11 +117,10 @@ std::string variable(const char* name) {
 }
 
 // Where a command's program is: "ccache gcc" → "/usr/bin/ccache". Empty: nowhere.
-fs::path program_of(const std::string& command) {
+fs::path program_of(const std::string& command, const std::string& path) {
   const std::string name = command.substr(0, command.find(' '));
   if (name.empty()) return {};
   if (name.find('/') != std::string::npos) return name;
-  const std::string path = variable("PATH");
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find(':', begin), path.size());
     fs::path file = fs::path(path.substr(begin, end - begin)) / name;
@@ -156,7 +155,16 @@ std::map<std::string, std::string> build_variables(std::string_view package,
   return variables;
 }
 
-std::map<std::string, std::string> build_tools() {
+std::string build_path(const std::string& executable) {
+  const std::string path = variable("PATH");
+  const std::string folder = fs::path(executable).parent_path().string();
+  if (folder.empty() || (":" + path + ":").find(":" + folder + ":") != std::string::npos) {
+    return path;
+  }
+  return folder + (path.empty() ? "" : ":" + path);
+}
+
+std::map<std::string, std::string> build_tools(const std::string& path) {
   const std::string cc = variable("CC");
   const std::string cxx = variable("CXX");
   std::string cuda = variable("CUDA_HOME");
@@ -171,7 +179,7 @@ std::map<std::string, std::string> build_tools() {
         {"cmake", "cmake"},
         {"ninja", "ninja"}}) {
     std::error_code error;
-    const fs::path file = fs::canonical(program_of(command), error);
+    const fs::path file = fs::canonical(program_of(command, path), error);
     struct stat status {};
     if (error || ::stat(file.c_str(), &status) != 0) continue;
     tools[name] = fmt::format("{} {} {}.{:09}", file.string(), status.st_size,

@@ -15,8 +15,12 @@ namespace dsi {
 std::map<std::string, std::string> build_variables(std::string_view package = {},
                                                    std::string_view build_files = {});
 
-// The programs that a build starts, as the environment names them: "c++" → file, size, time. Those
-// that are not there are left out.
-std::map<std::string, std::string> build_tools();
+// PATH for a build with the Python in `executable`: this process's, and before it the folder of an
+// environment that is not activated, so that the ninja which is installed there is found.
+std::string build_path(const std::string& executable);
+
+// The programs that a build starts, as the environment names them and `path` (a PATH) has them:
+// "c++" → file, size, time. Those that are not there are left out.
+std::map<std::string, std::string> build_tools(const std::string& path);
 
 }  // namespace dsi

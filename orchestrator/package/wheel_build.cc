@@ -75,7 +75,7 @@ Result<fs::path> wheel_folder(const WheelRequest& request, const fs::path& cache
       {"commit", request.git.commit},
       {"branch", request.git.branch},
       {"added", request.environment},
-      {"tools", build_tools()},
+      {"tools", build_tools(build_path(request.python.executable))},
       // Without isolation a build may use, and find at run time, any of them.
       {"installed", request.python.installed},
       {"variables", build_variables(request.name, files)}};
@@ -136,6 +136,7 @@ Result<WheelBuild> build_wheel(const WheelRequest& request, const fs::path& cach
   for (const auto& [variable, value] : request.environment) {
     command.environment.emplace_back(variable, value);
   }
+  command.environment.emplace_back("PATH", build_path(request.python.executable));
   const int jobs = request.jobs > 0 ? request.jobs : default_jobs();
   const char* user_jobs = std::getenv("MAX_JOBS");
   if (request.jobs > 0 || user_jobs == nullptr || *user_jobs == '\0') {

@@ -10,6 +10,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/sha256.h"
 #include "orchestrator/fatbin.h"
+#include "orchestrator/package/build_inputs.h"
 #include "orchestrator/package/source.h"
 #include "orchestrator/package/wheel_build.h"
 #include "orchestrator/package/wheel_file.h"
@@ -489,6 +490,33 @@ TEST_F(WheelBuilding, Another_compiler_of_the_same_name_is_another_build) {
   EXPECT_NE(wheel_folder(request_, cache).value(), other);
   ::setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(wheel_folder(request_, cache).value(), first);
+}
+
+// torch looks for ninja on the PATH, where an environment that nobody activated is not.
+TEST_F(WheelBuilding, Programs_of_the_environment_are_found_without_activating_it) {
+  if (!run({"/usr/bin/python3", "-c", "import setuptools, wheel"}).ok()) {
+    GTEST_SKIP() << "Debian's python3-setuptools and python3-wheel are not here";
+  }
+  ASSERT_TRUE(run({"/usr/bin/python3", "-m", "venv", "--without-pip", "--system-site-packages",
+                   (folder_.path() / "env").string()})
+                  .ok());
+  auto python = find_build_python(processes_, (folder_.path() / "env/bin/python").string(), {});
+  ASSERT_TRUE(python) << python.error().what;
+  request_.python = *python;
+  const fs::path cache = folder_.path() / "cache";
+  folder_.write("p/setup.py",
+                "import subprocess\nfrom setuptools import setup\n"
+                "print(subprocess.check_output(['ninja', '--version']))\n"
+                "setup(name='proj', version='1.2', packages=['proj'])\n");
+  const fs::path without = wheel_folder(request_, cache).value();
+  const fs::path ninja = folder_.write("env/bin/ninja", "#!/bin/sh\necho the one of env\n");
+  ::chmod(ninja.c_str(), 0755);
+  EXPECT_NE(wheel_folder(request_, cache).value(), without);
+  auto built = build();
+  ASSERT_TRUE(built) << built.error().what;
+  EXPECT_THAT(read_file(built->log).value(), HasSubstr("the one of env"));
+  // In front of nothing that the user has put in an order of his own.
+  EXPECT_EQ(build_path("/usr/bin/python3"), std::getenv("PATH"));
 }
 
 TEST_F(WheelBuilding, A_failure_shows_the_error_keeps_the_log_and_is_tried_again) {

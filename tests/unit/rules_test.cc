@@ -140,6 +140,11 @@ const std::map<std::string, std::function<void(Case&)>> kExamples = {
      }},
     {"deepspeed-onnxruntime",
      [](Case& c) { c.row.node.packages["onnxruntime_training"] = "1.18.0"; }},
+    {"deepspeed-zero-under-onnxruntime",
+     [](Case& c) {
+       c.row.node.packages = {
+           {"deepspeed", "0.9.1"}, {"onnxruntime_training", "1.18.0"}, {"optimum", "1.21.0"}};
+     }},
     {"optimum-without-onnxruntime", [](Case& c) { c.row.node.packages["optimum"] = "1.21.0"; }},
     {"deepspeed-fairscale", [](Case& c) { c.row.node.packages["fairscale"] = "0.4.13"; }},
 };
