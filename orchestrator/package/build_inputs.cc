@@ -156,7 +156,7 @@ std::map<std::string, std::string> build_variables(std::string_view package,
 }
 
 std::string build_path(const std::string& executable) {
-  const std::string path = variable("PATH");
+  std::string path = variable("PATH");
   const std::string folder = fs::path(executable).parent_path().string();
   if (folder.empty() || (":" + path + ":").find(":" + folder + ":") != std::string::npos) {
     return path;
