@@ -9,12 +9,13 @@ from installed import compile_
 
 HEAD = """# Broken installs: what ds_report says, and what ours says
 
-Each was made for real, on one machine, by `tests/broken`, which writes this table: a library of one op
-with one fault put where DeepSpeed's `cpu_adam` is and into a release of ours, or the machine made as it
-should not be. The first word of ours is its verdict: an op's status in the report, `refused` before
-anything changes, or `warned`. `ds_report` was run with each library; where the fault is in what it has no
-counterpart of, there is a dash. For it `[YES] [OKAY]` is installed and compatible. As run: DeepSpeed
-0.14.2 with Debian's torch 1.13, and its report's own code, which never loads an op.
+Each was made for real, on a host with an sshd of its own (`scripts/cluster`), by `tests/broken`, which
+writes this table: a library of one op with one fault put where DeepSpeed's `cpu_adam` is and into a release
+of ours, or the machine made as it should not be. The first word of ours is its verdict: an op's status in
+the report, `refused` before anything changes, or `warned`. `ds_report` was run with each library; where the
+fault is in what it has no counterpart of, there is a dash. For it `[YES] [OKAY]` is installed and
+compatible. As run: DeepSpeed 0.19.8, and 0.14.2 said the same; its report's own code, which never loads an
+op.
 """
 
 

@@ -1,5 +1,5 @@
-"""Broken installs, each made for real on this machine: what ds_report of DeepSpeed says of the same
-library, and what ours says. Ours has to find every one, with its cause, and to be silent about healthy
+"""Broken installs, each made for real on a host of scripts/cluster, or on this machine where there can be
+none: what ds_report of DeepSpeed says of the same library, and what ours says. Ours has to find every one, with its cause, and to be silent about healthy
 ones. The table in orchestrator/docs/broken-installs.md is what this test saw:
 DSI_UPDATE_GOLDEN=1 writes it anew.
 
@@ -17,7 +17,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import breakages  # noqa: E402
-from installed import DeepSpeed, Site, TABLE  # noqa: E402
+from installed import DeepSpeed, Host, Site, TABLE  # noqa: E402
 
 
 def rows_of(text):
@@ -33,9 +33,15 @@ def rows_of(text):
 class Broken(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="ds-broken-"))
+        # Hosts have a /tmp of their own.
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="ds-broken-", dir="/var/tmp"))
         cls.addClassCleanup(shutil.rmtree, str(cls.folder), True)
-        cls.site = Site(cls.folder)
+        host = Host.up()
+        if host:
+            cls.addClassCleanup(host.down)
+        elif os.geteuid() == 0:
+            print("no host of scripts/cluster: everything is done on this machine")
+        cls.site = Site(cls.folder, host)
         cls.deepspeed = DeepSpeed.found(cls.folder)
         if cls.deepspeed:
             cls.addClassCleanup(cls.deepspeed.end)

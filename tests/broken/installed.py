@@ -1,4 +1,5 @@
-"""A release made by hand and installed by the real ds-install on this machine, and DeepSpeed beside it."""
+"""A release made by hand and installed by the real ds-install on a host of scripts/cluster, and DeepSpeed
+beside it."""
 
 import hashlib
 import json
@@ -12,6 +13,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("DSI_BUILD") or ROOT / "build/dev")
 TABLE = ROOT / "orchestrator/docs/broken-installs.md"
+CLUSTER = ROOT / "scripts/cluster"
 CC = os.environ.get("CC", "cc")
 
 # One op. A case replaces what is at the top, and what the self-test does.
@@ -62,9 +64,42 @@ def needs_of(library):
     return symbols, libraries
 
 
+class Host:
+    """One host with an sshd of its own, and a head that reaches it. What is in /var it sees, and what it
+    changes there nobody else does."""
+
+    def __init__(self, name):
+        self.name = name
+
+    @classmethod
+    def up(cls):
+        """None where there can be none."""
+        host = cls("broken%d" % os.getpid())
+        made = host.control("up", "1", "--mode", "namespaces")
+        if made.returncode == 0:
+            return host
+        host.down()
+        return None
+
+    def control(self, *words):
+        return run([CLUSTER, "--name", self.name, *words])
+
+    def down(self):
+        self.control("down")
+
+    def on_head(self, argv):
+        return [CLUSTER, "--name", self.name, "exec", *argv]
+
+    def on_host(self, argv):
+        return [CLUSTER, "--name", self.name, "node", "1", *argv]
+
+
 class Site:
-    def __init__(self, folder):
+    """Without a host the installs are this machine's own."""
+
+    def __init__(self, folder, host=None):
         self.folder = folder
+        self.host = host
         self.count = 0
         self.home = folder / "home"
         self.home.mkdir()
@@ -131,12 +166,20 @@ class Site:
         (place / "tmp").mkdir(exist_ok=True)
         for name, value in case.environment.items():
             environment[name] = value.format(folder=place, PATH=os.environ["PATH"])
-        argv = [BUILD / "ds-install", *words, "-l", "-r", "--json", "--probe-timeout", "2",
-                "--prefix", place / case.prefix]
+        # What is in the environment or in the mounts of the program is so on a host only if it runs
+        # there.
+        by_ssh = self.host and not case.inside and not case.environment
+        argv = [BUILD / "ds-install", *words, *(("--hosts", "node001") if by_ssh else ("-l",)), "-r",
+                "--json", "--probe-timeout", "2", "--prefix", place / case.prefix]
         if case.inside:
             # Mounts that go with the process.
             script = case.inside.format(folder=place) + ' && exec "$@"'
             argv = ["unshare", "-m", "/bin/sh", "-c", script, "sh", *argv]
+        if by_ssh:
+            argv = self.host.on_head(argv)
+        elif self.host:
+            argv = self.host.on_host(
+                ["env", "-i", *[name + "=" + value for name, value in environment.items()], *argv])
         return run(argv, env=environment, cwd="/")
 
     def say(self, case):
@@ -149,11 +192,24 @@ class Site:
         if case.after:
             if self.verdict(asked, case) != "ok":
                 return "it was broken before: " + self.verdict(asked, case)
-            case.after(place / case.prefix)
+            self.damage(case, place / case.prefix)
             asked = self.ds_install(case, place, *case.then)
         said = self.verdict(asked, case)
         shutil.rmtree(str(place), True)
         return said.replace(str(place), "…")
+
+    def damage(self, case, prefix):
+        if not self.host:
+            case.after(prefix)
+            return
+        # What a host writes is its own to see.
+        code = ("import pathlib, sys; sys.path.insert(0, sys.argv[1]); import breakages; "
+                "next(c for c in breakages.BROKEN + breakages.HEALTHY if c.name == sys.argv[2])"
+                ".after(pathlib.Path(sys.argv[3]))")
+        done = run(self.host.on_host(["/usr/bin/python3", "-B", "-c", code,
+                                      pathlib.Path(__file__).resolve().parent, case.name, prefix]))
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
 
     @staticmethod
     def verdict(asked, case):
@@ -173,7 +229,7 @@ class Site:
             return f"{row['status']}: {row['detail']}"
         if host.get("error"):
             what = host["error"]["what"]
-            return f"{host['result']}: {what.split(': ', 1)[-1] if what.startswith('this machine') else what}"
+            return f"{host['result']}: {re.sub('^(this machine|node001): ', '', what)}"
         if not host:
             return "failed: " + asked.stderr.strip()
         if warnings:
