@@ -321,28 +321,45 @@ TEST(SharedPrefix, A_release_that_a_process_of_another_host_uses_stays) {
   EXPECT_TRUE(is_there(two)) << "it is the one to roll back to";
 }
 
-// A real cron of a host, which is its own head here: its crontab is the line that schedule prints.
-TEST(Cron, Runs_the_line_that_schedule_prints) {
-  DSI_CLUSTER(cluster, 1);
+// A real cron of each host, which is its own head here: its crontab is the line that schedule
+// prints. The second host is held when its time comes.
+TEST(Cron, Runs_the_line_that_schedule_prints_and_a_held_host_keeps_what_it_has) {
+  DSI_CLUSTER(cluster, 2);
   if (cluster.on_node(1, "command -v cron").exit_code != 0) GTEST_SKIP() << "there is no cron";
   const std::string bundle = cluster.folder() + "/ops.tar.zst";
+  const std::string before = cluster.folder() + "/before.tar.zst";
   ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "--ops", "cpu_lion", "-o", bundle}).exit_code,
             0);
+  ASSERT_EQ(cluster.on_head({DSI_PROGRAM, "build", "--ops", "utils", "-o", before}).exit_code, 0);
+  const std::string program = DSI_PROGRAM;
+  Outcome held =
+      cluster.on_node(2, program + " -l -r --bundle " + before + " && " + program +
+                             " hold -l -r --reason 'a long job' && rm -rf /root/.local/state");
+  ASSERT_EQ(held.exit_code, 0) << held.err;
+  const std::string kept = current(cluster, 2);
   Outcome line = cluster.on_head({DSI_PROGRAM, "schedule", "-r", "--cron", "--at", "* * * * *",
                                   "-l", "--bundle", bundle, "--notify", "cat >/root/told"});
   ASSERT_EQ(line.exit_code, 0) << line.err;
   ASSERT_TRUE(write_file_atomically(cluster.folder() + "/crontab", line.out));
-  Outcome started = cluster.on_node(
-      1, "crontab " + cluster.folder() + "/crontab && setsid cron </dev/null >/dev/null 2>&1");
-  ASSERT_EQ(started.exit_code, 0) << started.err;
+  for (int node : {1, 2}) {
+    Outcome started = cluster.on_node(
+        node, "crontab " + cluster.folder() + "/crontab && setsid cron </dev/null >/dev/null 2>&1");
+    ASSERT_EQ(started.exit_code, 0) << started.err;
+  }
   // Cron begins with the next minute.
-  EXPECT_TRUE(eventually([&] { return cluster.on_node(1, "test -s /root/told").exit_code == 0; }));
+  EXPECT_TRUE(eventually([&] {
+    return cluster.on_node(1, "test -s /root/told").exit_code == 0 &&
+           cluster.on_node(2, "test -s /root/told").exit_code == 0;
+  }));
   EXPECT_THAT(cluster.on_node(1, "cat /root/told").out,
               AllOf(HasSubstr("exit code 0"), HasSubstr("1 host: 1 installed")));
   EXPECT_EQ(cluster.on_node(1, "test -e /opt/ds-ops/current/manifest.json").exit_code, 0);
   EXPECT_THAT(
       cluster.on_node(1, "cat /root/.local/state/ds-install/runs/*/report.jsonl | tail -1").out,
       HasSubstr("\"exit_code\":0"));
+  EXPECT_THAT(cluster.on_node(2, "cat /root/told").out,
+              AllOf(HasSubstr("exit code 0"), HasSubstr("1 host: 1 held")));
+  EXPECT_EQ(current(cluster, 2), kept);
 }
 
 }  // namespace
