@@ -102,6 +102,12 @@ Result<Torch> inspect_torch(const fs::path& prefix) {
   return torch;
 }
 
+bool is_systems(const fs::path& torch_prefix) {
+  std::error_code error;
+  const fs::path headers = fs::weakly_canonical(torch_prefix / "include/torch", error);
+  return !error && headers == fs::weakly_canonical("/usr/include/torch", error);
+}
+
 std::map<std::string, std::string> Toolchain::as_map() const {
   std::map<std::string, std::string> all = {
       {"arch", arch},   {"compiler", compiler},   {"cmake", cmake},

@@ -39,6 +39,10 @@ struct Toolchain {
 // The torch in `prefix`.
 Result<Torch> inspect_torch(const std::filesystem::path& prefix);
 
+// The headers of this torch are those of the system's libtorch-dev: Debian's python3-torch, for
+// one, has links to them, which lead nowhere in another root.
+bool is_systems(const std::filesystem::path& torch_prefix);
+
 // Compiler, CMake and Ninja, where `processes` runs programs; without a torch.
 Result<Toolchain> find_tools(ProcessRunner& processes, const std::string& compiler,
                              std::stop_token stop);

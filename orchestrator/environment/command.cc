@@ -84,7 +84,7 @@ class EnvironmentCommand {
       torch_ = *torch;
       wishes.torch = torch_.version;
       wishes.torch_cuda = torch_.cuda;
-      wishes.torch_is_debians = torch_.prefix == "/usr";
+      wishes.torch_is_debians = is_systems(torch_.prefix);
     }
     const CudaWish cuda = cuda_wish(true, needs.compute_capabilities);
     if (cuda.accelerator == "cpu") needs.compute_capabilities.clear();

@@ -8,6 +8,7 @@
 #include "orchestrator/environment/lock.h"
 #include "orchestrator/environment/sandbox.h"
 #include "orchestrator/environment/wheels.h"
+#include "orchestrator/toolchain.h"
 #include "tests/unit/survey_fixture.h"
 #include "tests/unit/temp_folder.h"
 
@@ -312,6 +313,17 @@ TEST(Sandbox, Folders_above_a_shown_one_are_opened_and_the_others_mounted_whole)
                           HasSubstr("--setenv NINJA_STATUS [%f/%t] "), Not(HasSubstr(at + "/proc")),
                           Not(HasSubstr(at + "/tmp"))));
   EXPECT_TRUE(line.ends_with("--chdir / -- c++ --version ")) << line;
+}
+
+TEST(Torch, Debians_Python_package_is_the_systems_by_its_headers) {
+  TempFolder folder;
+  folder.write("own/include/torch/version.h", "");
+  std::filesystem::create_directories(folder.path() / "linked/include");
+  std::filesystem::create_directory_symlink("/usr/include/torch",
+                                            folder.path() / "linked/include/torch");
+  EXPECT_TRUE(is_systems("/usr"));
+  EXPECT_TRUE(is_systems(folder.path() / "linked"));
+  EXPECT_FALSE(is_systems(folder.path() / "own"));
 }
 
 }  // namespace
