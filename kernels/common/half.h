@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+// For what is part of a loop's body wherever it is called, without optimisation too: of several
+// code paths each must have its own.
+#define DS_INLINE inline __attribute__((always_inline))
+
 namespace ds {
 
 struct f16 {

@@ -35,8 +35,6 @@
 #pragma GCC diagnostic pop
 #endif
 
-#define DS_INLINE inline __attribute__((always_inline))
-
 namespace ds::scalar {
 
 using Vec = float;

@@ -2,6 +2,8 @@
 
 // simd.h's vocabulary for 64-bit Arm, where every processor has these instructions.
 
+#if defined(__aarch64__)
+
 #include <arm_neon.h>
 
 #include <cstdint>
@@ -75,3 +77,5 @@ DS_INLINE Vec signed_step(Vec x, Vec s) {
 }
 
 }  // namespace ds::neon
+
+#endif
