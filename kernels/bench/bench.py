@@ -9,6 +9,10 @@ a busy neighbour disturbs all alike; figures are medians. "of copy" is the time 
 bytes takes that a step has to move (each array read once, each written one written once) over the
 step's.
 
+"drop-in" is the function that stands where DeepSpeed has its own, called as DeepSpeed calls it, a
+tensor a call; "list" is torch.ops.ds' own, which takes all tensors in one call. There are --tensors of
+them, each of the named size.
+
 In the rows "mixed", gradients are bf16 and scaled, parameters and states f32, and the new parameters
 are wanted in bf16, too; the peers do that in passes: widen and unscale, step, narrow.
 """

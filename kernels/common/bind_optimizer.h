@@ -44,6 +44,16 @@ T* optional_scalar(const char* function, const char* name, const c10::optional<a
   return static_cast<T*>(tensor->data_ptr());
 }
 
+// The numbers of a step in one tensor on the CPU: f64, contiguous, [count].
+inline const double* packed_numbers(const char* function, const at::Tensor& numbers,
+                                    std::int64_t count) {
+  TORCH_CHECK(numbers.device().is_cpu() && numbers.scalar_type() == at::kDouble &&
+                  numbers.is_contiguous() && numbers.numel() == count,
+              function, ": numbers must be ", count, " contiguous elements of float64 on the CPU; ",
+              "it is ", describe(numbers));
+  return static_cast<const double*>(numbers.data_ptr());
+}
+
 inline OptimizerScalars optimizer_scalars(const char* function,
                                           const c10::optional<at::Tensor>& step,
                                           const c10::optional<at::Tensor>& lr,

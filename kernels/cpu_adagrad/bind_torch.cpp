@@ -44,6 +44,12 @@ void step_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_av
 }
 
 // For torch.compile and fake tensors: the same errors, no arithmetic.
+void step_tensor_cpu(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& exp_avg_sq,
+                     const at::Tensor& numbers) {
+  const double* n = binding::packed_numbers(kName, numbers, 3);
+  step_cpu(param, grad, exp_avg_sq, n[0], n[1], n[2]);
+}
+
 void step_copies_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avg_sqs,
                       at::TensorList copies, double, double, double, double, double,
                       const OptionalTensor&, const OptionalTensor&) {
@@ -54,6 +60,11 @@ void step_copies_meta(at::TensorList params, at::TensorList grads, at::TensorLis
 void step_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avg_sqs, double,
                double, double) {
   binding::check_lists(kName, {{"params", params}, {"exp_avg_sqs", exp_avg_sqs}}, {"grads", grads});
+}
+
+void step_tensor_meta(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& exp_avg_sq,
+                      const at::Tensor&) {
+  step_meta(param, grad, exp_avg_sq, 0.0, 0.0, 0.0);
 }
 
 }  // namespace
@@ -68,6 +79,11 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "Tensor(c!)[] copies, *, float lr, float eps=1e-10, float weight_decay=0.0, float "
       "grad_scale=1.0, "
       "float max_norm=0.0, Tensor? grad_norm=None, Tensor? found_inf=None) -> ()");
+  // A list of one without the lists and the numbers one by one, whose conversion takes longer than
+  // a small tensor's step. Of `numbers`, f64 [3]: lr, eps, weight_decay.
+  m.def(
+      "cpu_adagrad_step.tensor(Tensor(a!) param, Tensor grad, Tensor(b!) exp_avg_sq, "
+      "Tensor numbers) -> ()");
 }
 
 // Not for the key CPU: an empty list has no device, and tensors of another device get an error that
@@ -75,15 +91,18 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adagrad_step", TORCH_FN(ds::step_cpu));
   m.impl("cpu_adagrad_step.copies", TORCH_FN(ds::step_copies_cpu));
+  m.impl("cpu_adagrad_step.tensor", TORCH_FN(ds::step_tensor_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adagrad_step", TORCH_FN(ds::step_meta));
   m.impl("cpu_adagrad_step.copies", TORCH_FN(ds::step_copies_meta));
+  m.impl("cpu_adagrad_step.tensor", TORCH_FN(ds::step_tensor_meta));
 }
 
 // torch 1.13 knows no way from here to Meta.
 TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
   m.impl("cpu_adagrad_step", torch::CppFunction::makeFallthrough());
   m.impl("cpu_adagrad_step.copies", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_adagrad_step.tensor", torch::CppFunction::makeFallthrough());
 }

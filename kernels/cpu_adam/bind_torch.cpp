@@ -68,6 +68,13 @@ void step_copies_cpu(at::TensorList params, at::TensorList grads, at::TensorList
   });
 }
 
+void step_tensor_cpu(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& exp_avg,
+                     const at::Tensor& exp_avg_sq, const at::Tensor& numbers) {
+  const double* n = binding::packed_numbers("ds::cpu_adam_step", numbers, 8);
+  step_cpu(param, grad, exp_avg, exp_avg_sq, static_cast<std::int64_t>(n[0]), n[1], n[2], n[3],
+           n[4], n[5], n[6] != 0.0, n[7] != 0.0);
+}
+
 void rollback_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                   at::TensorList exp_avg_sqs, std::int64_t step, double lr, double beta1,
                   double beta2, double eps, double weight_decay, bool adamw, bool bias_correction) {
@@ -94,6 +101,11 @@ void step_copies_meta(at::TensorList params, at::TensorList grads, at::TensorLis
                             {"grads", grads}, {"copies", copies});
 }
 
+void step_tensor_meta(const at::Tensor& param, const at::Tensor& grad, const at::Tensor& exp_avg,
+                      const at::Tensor& exp_avg_sq, const at::Tensor&) {
+  binding::check_lists("ds::cpu_adam_step", written(param, exp_avg, exp_avg_sq), {"grads", grad});
+}
+
 void rollback_meta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                    at::TensorList exp_avg_sqs, std::int64_t, double, double, double, double, double,
                    bool, bool) {
@@ -115,6 +127,12 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
       "float beta2=0.999, float eps=1e-8, float weight_decay=0.0, bool adamw=True, "
       "bool bias_correction=True, float grad_scale=1.0, float max_norm=0.0, "
       "Tensor? grad_norm=None, Tensor? found_inf=None) -> ()");
+  // A list of one without the lists and the numbers one by one, whose conversion takes longer than
+  // a small tensor's step. Of `numbers`, f64 [8]: step, lr, beta1, beta2, eps,
+  // weight_decay, adamw, bias_correction.
+  m.def(
+      "cpu_adam_step.tensor(Tensor(a!) param, Tensor grad, Tensor(b!) exp_avg, "
+      "Tensor(c!) exp_avg_sq, Tensor numbers) -> ()");
   m.def(
       "cpu_adam_rollback(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, "
       "Tensor(c!)[] exp_avg_sqs, *, int step, float lr, float beta1=0.9, float beta2=0.999, "
@@ -126,12 +144,14 @@ TORCH_LIBRARY_FRAGMENT(ds, m) {
 TORCH_LIBRARY_IMPL(ds, CompositeExplicitAutograd, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_cpu));
   m.impl("cpu_adam_step.copies", TORCH_FN(ds::step_copies_cpu));
+  m.impl("cpu_adam_step.tensor", TORCH_FN(ds::step_tensor_cpu));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_cpu));
 }
 
 TORCH_LIBRARY_IMPL(ds, Meta, m) {
   m.impl("cpu_adam_step", TORCH_FN(ds::step_meta));
   m.impl("cpu_adam_step.copies", TORCH_FN(ds::step_copies_meta));
+  m.impl("cpu_adam_step.tensor", TORCH_FN(ds::step_tensor_meta));
   m.impl("cpu_adam_rollback", TORCH_FN(ds::rollback_meta));
 }
 
@@ -139,5 +159,6 @@ TORCH_LIBRARY_IMPL(ds, Meta, m) {
 TORCH_LIBRARY_IMPL(ds, AutogradMeta, m) {
   m.impl("cpu_adam_step", torch::CppFunction::makeFallthrough());
   m.impl("cpu_adam_step.copies", torch::CppFunction::makeFallthrough());
+  m.impl("cpu_adam_step.tensor", torch::CppFunction::makeFallthrough());
   m.impl("cpu_adam_rollback", torch::CppFunction::makeFallthrough());
 }

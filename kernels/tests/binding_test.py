@@ -195,6 +195,49 @@ class Torch(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "another shape"):
             ds.cpu_lion_step([ts[0]], [ts[1][:3]], [ts[2]], lr=0.1)
 
+    def test_one_tensor_without_lists_is_stepped_to_the_same_bits(self):
+        cases = {  # Of each op: how many states it has, its numbers, and what they mean.
+            "cpu_adam_step": (2, [3, 0.01, 0.8, 0.95, 1e-7, 0.1, 0, 1],
+                              dict(step=3, lr=0.01, beta1=0.8, beta2=0.95, eps=1e-7,
+                                   weight_decay=0.1, adamw=False, bias_correction=True)),
+            "cpu_adagrad_step": (1, [0.01, 1e-7, 0.1], dict(lr=0.01, eps=1e-7, weight_decay=0.1)),
+            "cpu_lion_step": (1, [0.01, 0.8, 0.95, 0.1],
+                              dict(lr=0.01, beta1=0.8, beta2=0.95, weight_decay=0.1)),
+        }
+        for op, (states, numbers, named) in cases.items():
+            step = getattr(ds, op)
+            for dtype in DTYPES:
+                want = tensors((1003,), dtype, seed=5)[:2 + states]
+                want[2].abs_().add_(0.25)
+                got = [t.clone() for t in want]
+                step(*([t] for t in want), **named)
+                step.tensor(*got, torch.tensor(numbers, dtype=torch.float64))
+                for a, b in zip(got, want):
+                    self.assertTrue(torch.equal(a, b), (op, dtype))
+
+    def test_one_tensor_without_lists_is_refused_as_a_list_is(self):
+        for op, count, states in (("cpu_adam_step", 8, 2), ("cpu_adagrad_step", 3, 1),
+                                  ("cpu_lion_step", 4, 1)):
+            step = getattr(ds, op).tensor
+            ts = tensors((4,), torch.float32)[:2 + states]
+            before = [t.clone() for t in ts]
+            for numbers in (torch.ones(count), torch.ones(count - 1, dtype=torch.float64),
+                            torch.ones(2 * count, dtype=torch.float64)[::2]):
+                with self.assertRaisesRegex(
+                        RuntimeError,
+                        rf"ds::{op}: numbers must be {count} contiguous elements of float64"):
+                    step(*ts, numbers)
+            fine = torch.full((count,), 0.5, dtype=torch.float64)
+            fine[0] = 1
+            with self.assertRaisesRegex(RuntimeError, r"grads\[0\] has another shape"):
+                step(ts[0], ts[1][:3], *ts[2:], fine)
+            for t, old in zip(ts, before):
+                self.assertTrue(torch.equal(t, old), op)
+            metas = [torch.empty(4, device="meta") for _ in ts]
+            step(*metas, fine.to("meta"))
+            with self.assertRaisesRegex(RuntimeError, "another shape"):
+                step(metas[0], metas[1][:3], *metas[2:], fine.to("meta"))
+
     def test_a_backward_pass_through_an_overwritten_value_fails(self):
         p, g, m, _ = tensors((4,), torch.float32)
         p.requires_grad_(True)

@@ -80,6 +80,30 @@ class Adam(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "there is no optimizer 99"):
             adam.adam_update(99, 1, 1e-2, 0.9, 0.99, 1e-8, 0, True, x, grad, x.clone(), x.clone())
 
+    def test_a_call_counts_with_its_own_numbers(self):
+        adam = load("cpu_adam")
+        x, (grad, *_) = problem()
+
+        def moved(optimizer, lr, decay):
+            y = x.clone()
+            adam.adam_update(optimizer, 1, lr, 0.9, 0.99, 1e-8, decay, True, y, grad,
+                             torch.zeros_like(x), torch.zeros_like(x))
+            return y - x
+
+        adam.create_adam(1, 1e-2, 0.9, 0.99, 1e-8, 0, True, False)
+        adam.create_adam(2, 1e-2, 0.9, 0.99, 1e-8, 0, False, False)
+        first = moved(1, 1e-2, 0.5)
+        self.assertTrue(torch.allclose(moved(1, 2e-2, 0.5), 2 * first, rtol=1e-3, atol=1e-6))
+        self.assertFalse(torch.allclose(moved(2, 1e-2, 0.5), first, rtol=1e-3, atol=1e-6))
+        self.assertTrue(torch.equal(moved(1, 1e-2, 0.5), first))
+        # Made anew under the same id, it is of the new kind.
+        of_the_other = moved(2, 1e-2, 0.5)
+        adam.create_adam(1, 1e-2, 0.9, 0.99, 1e-8, 0, False, False)
+        self.assertTrue(torch.equal(moved(1, 1e-2, 0.5), of_the_other))
+        adam.destroy_adam(1)
+        with self.assertRaisesRegex(RuntimeError, "there is no optimizer 1"):
+            moved(1, 1e-2, 0.5)
+
     def test_the_copy_is_what_was_computed(self):
         adam = load("cpu_adam")
         x, (grad, *_) = problem()
