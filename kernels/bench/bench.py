@@ -1,11 +1,11 @@
 """The CPU optimizers beside torch's and DeepSpeed's, and beside a plain copy.
 
-    bench.py BUILD [--sizes 65536,134217728] [--threads N] [--json F] [--markdown F]
+    bench.py BUILD [--sizes 65536,134217728] [--tensors N] [--threads N] [--json F] [--markdown F]
 
 BUILD is the build folder of kernels/, or an installed prefix, for the torch of this Python. What is
 installed decides the peers: torch's fused and foreach optimizers, and with DeepSpeed its cpu_adam,
-cpu_adagrad and cpu_lion as far as they were built with it (DS_BUILD_CPU_ADAM=1 and so on). A row is measured in turns, so that
-a busy neighbour disturbs all alike; figures are medians. "of copy" is the time that a copy of the
+cpu_adagrad and cpu_lion as far as they were built with it (DS_BUILD_CPU_ADAM=1 and so on). A row is
+measured in turns, so that a busy neighbour disturbs all alike; figures are medians. "of copy" is the time that a copy of the
 bytes takes that a step has to move (each array read once, each written one written once) over the
 step's.
 
@@ -20,6 +20,7 @@ are wanted in bf16, too; the peers do that in passes: widen and unscale, step, n
 import argparse
 import glob
 import importlib
+import importlib.util
 import json
 import os
 import statistics
@@ -53,17 +54,21 @@ def measure(functions, seconds):
 
 
 class Problem:
-    """One tensor and what belongs to it; shared by the peers, which all write the same numbers."""
+    """`count` tensors of `size` elements and what belongs to them; the peers share them, as all
+    write the same numbers."""
 
-    def __init__(self, size, dtype, mixed):
+    def __init__(self, size, count, dtype, mixed):
+        def make(value, kind):
+            return [torch.full((size,), value, dtype=kind) for _ in range(count)]
+
         self.mixed = mixed
-        self.p = torch.ones(size, dtype=dtype)
-        self.g = torch.full((size,), 0.5, dtype=BF16 if mixed else dtype)
-        self.m = torch.zeros(size, dtype=dtype)
-        self.v = torch.zeros(size, dtype=dtype)
+        self.p = make(1.0, dtype)
+        self.g = make(0.5, BF16 if mixed else dtype)
+        self.m = make(0.0, dtype)
+        self.v = make(0.0, dtype)
         if mixed:
-            self.wide = torch.empty(size, dtype=dtype)
-            self.copy = torch.empty(size, dtype=BF16)
+            self.wide = make(0.0, dtype)
+            self.copy = make(0.0, BF16)
 
     def in_passes(self, step):
         """A peer's step on f32 gradients, with what it lacks before and after."""
@@ -71,24 +76,25 @@ class Problem:
             return step
 
         def run():
-            self.wide.copy_(self.g)
-            self.wide.mul_(1 / SCALE)
+            torch._foreach_copy_(self.wide, self.g)
+            torch._foreach_mul_(self.wide, 1 / SCALE)
             step()
-            self.copy.copy_(self.p)
+            torch._foreach_copy_(self.copy, self.p)
         return run
 
     @property
-    def peer_grad(self):
+    def peer_grads(self):
         return self.wide if self.mixed else self.g
 
 
 def torch_peers(make, problem):
     peers = {}
     for name, options in (("torch foreach", {"foreach": True}), ("torch fused", {"fused": True})):
-        p = torch.nn.Parameter(problem.p)
-        p.grad = problem.peer_grad
+        params = [torch.nn.Parameter(p) for p in problem.p]
+        for p, g in zip(params, problem.peer_grads):
+            p.grad = g
         try:
-            optimizer = make([p], options)
+            optimizer = make(params, options)
             optimizer.step()
         except (RuntimeError, TypeError, ValueError):
             continue
@@ -105,40 +111,65 @@ def deepspeed_op(op):
         return None
 
 
+def drop_in(op):
+    """Our module of that name: ds_ops/deepspeed/cpu_<op>.py of this source tree."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+                        f"python/ds_ops/deepspeed/cpu_{op}.py")
+    spec = importlib.util.spec_from_file_location(f"drop_in_{op}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Of each op: what DeepSpeed's create_ and _update take between the id and the tensors.
+DEEPSPEED_NUMBERS = {
+    "adam": ((1e-3, 0.9, 0.999, 1e-8, 0.01, True, False),
+             (10, 1e-3, 0.9, 0.999, 1e-8, 0.01, True)),
+    "adagrad": ((1e-2, 1e-10, 0.0, False), (10, 1e-2, 1e-10, 0.0)),
+    "lion": ((1e-4, 0.9, 0.99, 0.01, False), (10, 1e-4, 0.9, 0.99, 0.01)),
+}
+
+
+def by_deepspeeds_names(module, op, x):
+    """A step by DeepSpeed's functions, a tensor a call, as DeepSpeed's own classes do it."""
+    create, numbers = DEEPSPEED_NUMBERS[op]
+    getattr(module, f"create_{op}")(0, *create)
+    update = getattr(module, f"{op}_update")
+    states = {"adam": (x.m, x.v), "adagrad": (x.v,), "lion": (x.m,)}[op]
+    tensors = list(zip(x.p, x.peer_grads, *states))
+
+    def run():
+        for each in tensors:
+            update(0, *numbers, *each)
+    return run
+
+
 def row_functions(op, x, peer):
-    ds = torch.ops.ds
-    lists = [[t] for t in (x.p, x.g, x.m, x.v)]
-    p, g, m, v = lists
+    p, g, m, v = x.p, x.g, x.m, x.v
     extra = {"grad_scale": SCALE} if x.mixed else {}
-    copies = ([x.copy],) if x.mixed else ()
+    copies = (x.copy,) if x.mixed else ()
+    # By its name: looked for among the overloads, it costs 5 us a call.
+    overload = "copies" if x.mixed else "default"
+    ours = getattr(getattr(torch.ops.ds, f"cpu_{op}_step"), overload)
     functions = {}
     if op == "adam":
-        functions["ds"] = lambda: ds.fused_adam_step(p, g, m, v, *(copies or ([],)), step=10,
-                                                     lr=1e-3, weight_decay=0.01, **extra)
+        functions["list"] = lambda: ours(p, g, m, v, *copies, step=10, lr=1e-3,
+                                         weight_decay=0.01, **extra)
         functions.update(torch_peers(
             lambda ps, o: torch.optim.AdamW(ps, lr=1e-3, weight_decay=0.01, **o), x))
-        if peer:
-            peer.create_adam(0, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, False)
-            functions["deepspeed"] = x.in_passes(lambda: peer.adam_update(
-                0, 10, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, x.p, x.peer_grad, x.m, x.v))
     elif op == "adagrad":
-        functions["ds"] = lambda: ds.cpu_adagrad_step(p, g, v, *copies, lr=1e-2, **extra)
+        functions["list"] = lambda: ours(p, g, v, *copies, lr=1e-2, **extra)
         functions.update(torch_peers(lambda ps, o: torch.optim.Adagrad(ps, lr=1e-2, **o), x))
-        if peer:
-            peer.create_adagrad(0, 1e-2, 1e-10, 0.0, False)
-            functions["deepspeed"] = x.in_passes(lambda: peer.adagrad_update(
-                0, 10, 1e-2, 1e-10, 0.0, x.p, x.peer_grad, x.v))
     else:
-        functions["ds"] = lambda: ds.cpu_lion_step(p, g, m, *copies, lr=1e-4, weight_decay=0.01,
-                                                   **extra)
-        if peer:
-            peer.create_lion(0, 1e-4, 0.9, 0.99, 0.01, False)
-            functions["deepspeed"] = x.in_passes(lambda: peer.lion_update(
-                0, 10, 1e-4, 0.9, 0.99, 0.01, x.p, x.peer_grad, x.m))
+        functions["list"] = lambda: ours(p, g, m, *copies, lr=1e-4, weight_decay=0.01, **extra)
+    if not x.mixed:
+        functions["drop-in"] = by_deepspeeds_names(drop_in(op), op, x)
+    if peer:
+        functions["deepspeed"] = x.in_passes(by_deepspeeds_names(peer, op, x))
     return functions
 
 
-def rows(sizes, seconds, types):
+def rows(sizes, count, seconds, types):
     for op in ("adam", "adagrad", "lion"):
         peer = deepspeed_op(op)
         for kind in types:
@@ -148,25 +179,30 @@ def rows(sizes, seconds, types):
             arrays = 2 * (3 if op == "adam" else 2)  # Read and written.
             moved = arrays * width + (2 + 2 if mixed else width)
             for size in sizes:
-                x = Problem(size, dtype, mixed)
+                x = Problem(size, count, dtype, mixed)
                 functions = row_functions(op, x, peer)
-                source = torch.ones(size * moved // 8, dtype=F32)
+                source = torch.ones(size * count * moved // 8, dtype=F32)
                 target = torch.empty_like(source)
                 times = measure({"copy": lambda: target.copy_(source), **functions}, seconds)
-                peers = {n: t for n, t in times.items() if n not in ("ds", "copy")}
-                yield {"op": op, "types": kind, "elements": size, "bytes": moved, "seconds": times,
-                       "of_copy": times["copy"] / times["ds"],
-                       "times_faster_than": {n: t / times["ds"] for n, t in peers.items()}}
+                yield {"op": op, "types": kind, "elements": size, "tensors": count, "bytes": moved,
+                       "seconds": times, "of_copy": times["copy"] / times["list"],
+                       "over": {ours: {n: t / times[ours] for n, t in times.items()}
+                                for ours in ("list", "drop-in") if ours in times}}
 
 
 def markdown(results):
-    lines = ["| op | types | elements | ms | of copy | torch fused | torch foreach | DeepSpeed |",
-             "|---|---|---|---|---|---|---|---|"]
+    lines = ["| op | types | tensors | elements | ms | of copy | torch fused | torch foreach "
+             "| DeepSpeed / list | DeepSpeed / drop-in |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
     for r in results:
-        ratio = lambda n: f"{r['times_faster_than'][n]:.2f}" if n in r["times_faster_than"] else ""
-        lines.append(f"| {r['op']} | {r['types']} | {r['elements']} | {r['seconds']['ds'] * 1e3:.3f} "
-                     f"| {r['of_copy']:.2f} | {ratio('torch fused')} | {ratio('torch foreach')} "
-                     f"| {ratio('deepspeed')} |")
+        def ratio(ours, peer):
+            value = r["over"].get(ours, {}).get(peer)
+            return "" if value is None else f"{value:.2f}"
+
+        lines.append(f"| {r['op']} | {r['types']} | {r['tensors']} | {r['elements']:,} "
+                     f"| {r['seconds']['list'] * 1e3:.3f} | {r['of_copy']:.2f} "
+                     f"| {ratio('list', 'torch fused')} | {ratio('list', 'torch foreach')} "
+                     f"| {ratio('list', 'deepspeed')} | {ratio('drop-in', 'deepspeed')} |")
     return "\n".join(lines) + "\n"
 
 
@@ -174,6 +210,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", help="the build folder of kernels/, or an installed prefix")
     parser.add_argument("--sizes", default="65536,134217728", help="elements of the cases")
+    parser.add_argument("--tensors", type=int, default=1, help="how many tensors of that size")
     parser.add_argument("--types", default="f32,bf16,mixed", help="of f32, bf16, f16, mixed")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.4, help="per measured function")
@@ -188,8 +225,8 @@ def main():
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load "
           f"{os.getloadavg()[0]:.1f}; peers' columns: their time over ours")
     results = []
-    for row in rows([int(n) for n in arguments.sizes.split(",")], arguments.seconds,
-                    arguments.types.split(",")):
+    for row in rows([int(n) for n in arguments.sizes.split(",")], arguments.tensors,
+                    arguments.seconds, arguments.types.split(",")):
         results.append(row)
         print(markdown([row]).splitlines()[-1], flush=True)
     if arguments.json:
