@@ -17,7 +17,14 @@ long locked_kib() {
 }
 
 // The sanitizers make mlock() do nothing.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#define DS_SANITIZED __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DS_SANITIZED 1
+#else
+#define DS_SANITIZED 0
+#endif
+#if DS_SANITIZED
 #define DS_SKIP_WITHOUT_MLOCK() GTEST_SKIP() << "mlock() does nothing under a sanitizer"
 #else
 #define DS_SKIP_WITHOUT_MLOCK() static_cast<void>(0)

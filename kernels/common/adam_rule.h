@@ -14,18 +14,6 @@ DS_TARGET DS_INLINE Vec blend(Vec average, Vec value, Vec weight, Vec rest, bool
   return mostly_average ? average + weight * (value - average) : value + rest * (average - value);
 }
 
-// The flag in an integer register. Left to itself GCC compares the floats that it came from in
-// every vector, on the ports that the arithmetic needs.
-DS_TARGET DS_INLINE bool settled(bool flag) {
-#if defined(__GNUC__)
-  unsigned in_register = flag;
-  __asm__("" : "+r"(in_register));
-  return in_register != 0;
-#else
-  return flag;
-#endif
-}
-
 // F has the floats named below, computed in double and rounded once.
 template <class F>
 struct AdamStep {

@@ -12,7 +12,7 @@ template <class F>
 struct LionStep {
   using Factors = F;
   static constexpr int kStates = 1;
-  Vec beta1, weight1, weight2, rest2, lr_magnitude, lr_sign, decay;
+  Vec beta1, weight1, weight2, rest2, lr, decay;
   bool has_decay, mostly_average2;
 
   DS_TARGET DS_INLINE explicit LionStep(const F& f)
@@ -20,14 +20,13 @@ struct LionStep {
         weight1(set1(f.weight1)),
         weight2(set1(f.weight2)),
         rest2(set1(f.rest2)),
-        lr_magnitude(set1(f.lr < 0.0f ? -f.lr : f.lr)),
-        lr_sign(set1(f.lr < 0.0f ? -1.0f : 1.0f)),
+        lr(set1(f.lr)),
         decay(set1(f.decay)),
-        has_decay(f.decay != 0.0f),
-        mostly_average2(f.weight2 <= 0.5f) {}
+        has_decay(settled(f.decay != 0.0f)),
+        mostly_average2(settled(f.weight2 <= 0.5f)) {}
 
   DS_TARGET DS_INLINE void update(Vec& p, Vec g, Vec& m, Vec&) const {
-    Vec change = lr_sign * signed_step(beta1 * m + weight1 * g, lr_magnitude);
+    Vec change = signed_step(beta1 * m + weight1 * g, lr);
     if (has_decay) change = change + decay * p;
     p = p - change;
     m = mostly_average2 ? m + weight2 * (g - m) : g + rest2 * (m - g);

@@ -8,18 +8,40 @@
 namespace ds::DS_ISA {
 namespace {
 
+// The flag in an integer register. Left to itself GCC compares the floats that it came from in
+// every vector, on the ports that the arithmetic needs.
+DS_TARGET DS_INLINE bool settled(bool flag) {
+#if defined(__GNUC__)
+  unsigned in_register = flag;
+  __asm__("" : "+r"(in_register));
+  return in_register != 0;
+#else
+  return flag;
+#endif
+}
+
 // What one vector of elements becomes.
 struct Updated {
   Vec param, state0, state1;
 };
 
-// The full vector at these addresses.
+// What the gradients are multiplied by; most are by 1, which is left out.
+struct Multiplier {
+  Vec value;
+  bool is_needed;
+
+  DS_TARGET DS_INLINE explicit Multiplier(float by)
+      : value(set1(by)), is_needed(settled(by != 1.0f)) {}
+  DS_TARGET DS_INLINE Vec of(Vec grad) const { return is_needed ? grad * value : grad; }
+};
+
+// The full vector from element i on. There may be no second state, and so no address in it.
 template <class Rule, class P, class G, class S>
-DS_TARGET DS_INLINE Updated updated(const Rule& rule, Vec multiplier, const P* p, const G* g,
-                                    const S* s0, const S* s1) {
-  Updated u{load(p), load(s0), {}};
-  if constexpr (Rule::kStates > 1) u.state1 = load(s1);
-  rule.update(u.param, load(g) * multiplier, u.state0, u.state1);
+DS_TARGET DS_INLINE Updated updated(const Rule& rule, const Multiplier& multiplier, const P* p,
+                                    const G* g, const S* s0, const S* s1, std::int64_t i) {
+  Updated u{load(p + i), load(s0 + i), {}};
+  if constexpr (Rule::kStates > 1) u.state1 = load(s1 + i);
+  rule.update(u.param, multiplier.of(load(g + i)), u.state0, u.state1);
   return u;
 }
 
@@ -28,7 +50,7 @@ template <class Rule, class C, class P, class G, class S>
 DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* factors) {
   // A copy in registers: the stores below could alias the factors for all the compiler knows.
   const Rule rule(*static_cast<const typename Rule::Factors*>(factors));
-  const Vec multiplier = set1(static_cast<const typename Rule::Factors*>(factors)->grad_multiplier);
+  const Multiplier multiplier(static_cast<const typename Rule::Factors*>(factors)->grad_multiplier);
   constexpr bool kCopies = !std::is_same_v<C, NoCopy>;
   [[maybe_unused]] C* const copy = static_cast<C*>(piece.copy);
   P* const p = static_cast<P*>(piece.param);
@@ -39,15 +61,15 @@ DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* 
   std::int64_t i = 0;
   for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
     const std::int64_t j = i + kLanes;
-    const Updated a = updated(rule, multiplier, p + i, g + i, s0 + i, s1 + i);
-    const Updated b = updated(rule, multiplier, p + j, g + j, s0 + j, s1 + j);
+    const Updated a = updated(rule, multiplier, p, g, s0, s1, i);
+    const Updated b = updated(rule, multiplier, p, g, s0, s1, j);
     store_pair(p + i, a.param, b.param);
     if constexpr (kCopies) store_pair(copy + i, a.param, b.param);
     store_pair(s0 + i, a.state0, b.state0);
     if constexpr (Rule::kStates > 1) store_pair(s1 + i, a.state1, b.state1);
   }
   if (i + kLanes <= size) {
-    const Updated a = updated(rule, multiplier, p + i, g + i, s0 + i, s1 + i);
+    const Updated a = updated(rule, multiplier, p, g, s0, s1, i);
     store(p + i, a.param);
     if constexpr (kCopies) store(copy + i, a.param);
     store(s0 + i, a.state0);
@@ -56,7 +78,7 @@ DS_TARGET DS_INLINE void optimizer_loop_copying(const Piece& piece, const void* 
   }
   if (const std::int64_t rest = size - i; rest > 0) {
     Vec param = load(p + i, rest);
-    const Vec grad = load(g + i, rest) * multiplier;
+    const Vec grad = multiplier.of(load(g + i, rest));
     Vec state0 = load(s0 + i, rest);
     Vec state1 = state0;
     if constexpr (Rule::kStates > 1) state1 = load(s1 + i, rest);

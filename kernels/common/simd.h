@@ -10,7 +10,7 @@
 //   store_pair(p, x, y)   store(p, x) and store(p + kLanes, y), cheaper where one instruction does
 //   both set1(x), sqrt(x), max0(x)    broadcast, square root, x < 0 ? 0 : x (NaN stays NaN)
 //   fused(a, b, c)        a·b + c, rounded once
-//   signed_step(x, s)     x > 0: s, x < 0: -s, x == 0: 0, NaN: NaN; for s >= 0
+//   signed_step(x, s)     x > 0: s, x < 0: -s, x == 0: 0, NaN: NaN
 //   larger(a, b), smaller(a, b)  a > b ? a : b and a < b ? a : b: with a NaN, b
 //   add_exponent(x, n)    x·2^n for n = 1.5·2^23 + a whole number; neither may leave the normal
 //   range unless_below(x, least, y)    x < least: 0, x is NaN: x, else y
@@ -75,7 +75,8 @@ DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
   return __builtin_fmaf(a, b, c);
 }
 DS_INLINE Vec signed_step(Vec x, Vec s) {
-  return x == 0.0f || x != x ? x : __builtin_copysignf(s, x);
+  if (x == 0.0f || x != x) return x;
+  return float_from_bits(float_bits(s) ^ (float_bits(x) & 0x80000000u));
 }
 DS_INLINE Vec larger(Vec a, Vec b) {
   return a > b ? a : b;
@@ -167,7 +168,7 @@ DS_TARGET_AVX2 DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
   return _mm256_fmadd_ps(a, b, c);
 }
 DS_TARGET_AVX2 DS_INLINE Vec signed_step(Vec x, Vec s) {
-  const Vec signed_s = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), s);
+  const Vec signed_s = _mm256_xor_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), s);
   return _mm256_blendv_ps(signed_s, x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_UQ));
 }
 DS_TARGET_AVX2 DS_INLINE Vec larger(Vec a, Vec b) {
@@ -264,8 +265,11 @@ DS_TARGET_AVX512 DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
   return _mm512_fmadd_ps(a, b, c);
 }
 DS_TARGET_AVX512 DS_INLINE Vec signed_step(Vec x, Vec s) {
-  const Vec signed_s = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), s);
-  return _mm512_mask_mov_ps(signed_s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_UQ), x);
+  constexpr int kAndXor = 0x6a;  // (x & sign) ^ s
+  const __mmask16 moves = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_OQ);
+  return _mm512_castsi512_ps(_mm512_mask_ternarylogic_epi32(
+      _mm512_castps_si512(x), moves, _mm512_castps_si512(_mm512_set1_ps(-0.0f)),
+      _mm512_castps_si512(s), kAndXor));
 }
 DS_TARGET_AVX512 DS_INLINE Vec larger(Vec a, Vec b) {
   return _mm512_max_ps(a, b);

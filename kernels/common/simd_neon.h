@@ -71,7 +71,8 @@ DS_INLINE Vec fused(Vec a, Vec b, Vec c) {
   return vfmaq_f32(c, a, b);
 }
 DS_INLINE Vec signed_step(Vec x, Vec s) {
-  const Vec signed_s = vbslq_f32(vdupq_n_u32(0x80000000u), x, s);
+  const uint32x4_t sign = vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x80000000u));
+  const Vec signed_s = vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(s), sign));
   const uint32x4_t moves = vcagtq_f32(x, vdupq_n_f32(0.0f));  // Neither 0 nor NaN.
   return vbslq_f32(moves, signed_s, x);
 }

@@ -16,7 +16,7 @@ struct AdagradStep {
       : lr(set1(f.lr)),
         eps(set1(f.eps)),
         weight_decay(set1(f.weight_decay)),
-        has_decay(f.weight_decay != 0.0f) {}
+        has_decay(settled(f.weight_decay != 0.0f)) {}
 
   DS_TARGET DS_INLINE void update(Vec& p, Vec g, Vec& v, Vec&) const {
     if (has_decay) g = g + weight_decay * p;

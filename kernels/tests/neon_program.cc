@@ -56,8 +56,10 @@ bool steps_and_roots_alike() {
                         -__builtin_inff(), __builtin_nanf(""), 0.3f, -0.3f}) {
     float got[4];
     const auto is = [&](float want) { return std::memcmp(&got[1], &want, sizeof want) == 0; };
-    ds::neon::store(got, ds::neon::signed_step(ds::neon::set1(x), ds::neon::set1(0.25f)));
-    if (!is(ds::scalar::signed_step(x, 0.25f))) return false;
+    for (const float step : {0.25f, -0.25f}) {
+      ds::neon::store(got, ds::neon::signed_step(ds::neon::set1(x), ds::neon::set1(step)));
+      if (!is(ds::scalar::signed_step(x, step))) return false;
+    }
     ds::neon::store(got, ds::neon::sqrt(ds::neon::max0(ds::neon::set1(x))));
     if (!is(ds::scalar::sqrt(ds::scalar::max0(x)))) return false;
   }

@@ -167,12 +167,14 @@ TEST_P(Simd, Signed_step_is_zero_at_zero_and_NaN_at_NaN) {
   std::vector<float> in = {0.0f, -0.0f, 1.0f, -1.0f, 1e-45f, -1e-45f, INFINITY, -INFINITY,
                            NAN,  -NAN,  2.0f, -3.0f, 1e38f,  -1e38f,  0.5f,     -0.5f};
   std::vector<float> out(in.size());
-  words_of(GetParam()).steps(in.data(), out.data(), 0.25f, 16);
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (std::isnan(in[i])) {
-      EXPECT_TRUE(std::isnan(out[i]));
-    } else {
-      EXPECT_EQ(out[i], in[i] > 0 ? 0.25f : in[i] < 0 ? -0.25f : 0.0f) << in[i];
+  for (const float step : {0.25f, -0.25f}) {
+    words_of(GetParam()).steps(in.data(), out.data(), step, 16);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (std::isnan(in[i])) {
+        EXPECT_TRUE(std::isnan(out[i]));
+      } else {
+        EXPECT_EQ(out[i], in[i] > 0 ? step : in[i] < 0 ? -step : 0.0f) << in[i];
+      }
     }
   }
 }
