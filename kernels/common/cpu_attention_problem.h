@@ -15,10 +15,15 @@
 #include <vector>
 
 #include "dropout.h"
+#include "ds_types.h"
 
 namespace ds::attention {
 
 enum class Real : std::uint8_t { f32, f16, bf16, f64 };
+
+inline Real real_of(DType dtype) {
+  return dtype == DType::f32 ? Real::f32 : dtype == DType::f16 ? Real::f16 : Real::bf16;
+}
 
 // Rows of a tensor: element [a, b, c, row, column] lies at a·slice[0] + b·slice[1] + c·slice[2] +
 // row·row_stride + column. A stride of 0 repeats; null is a term that is not there.
