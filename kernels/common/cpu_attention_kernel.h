@@ -310,13 +310,13 @@ struct Worker {
   }
 
   // What the dropout multiplies the probabilities of a row by, from the first key of tile j on.
-  void read_kept(const attention::Slice& s, std::int64_t query, std::int64_t j) const {
+  DS_TARGET void read_kept(const attention::Slice& s, std::int64_t query, std::int64_t j) const {
     const std::int64_t row = plan.number_of(s) * p.queries + query;
     const std::int64_t group = (first_score(row, p.keys) + j * plan.tile) / 8;
-    for (std::int64_t c = 0; c < wide(j); c += 8) {
-      float factors[8];
-      dropout_factors(p.dropout, group + c / 8, factors);
-      std::copy_n(factors, 8, kept + c);
+    for (std::int64_t c = 0; c < wide(j); c += 64) {
+      float factors[64];
+      dropout_factors_of_64(p.dropout, group + c / 8, factors);
+      std::copy_n(factors, std::min(std::int64_t{64}, tile - c), kept + c);
     }
   }
 
