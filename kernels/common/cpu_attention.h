@@ -4,11 +4,11 @@
 // op. cpu_attention_problem.h says what is computed.
 //
 // Work is cut into tiles of 64 queries and 64 keys (or the blocks of a layout), so that the scores
-// are never in memory as a whole. Forward, a unit of work is some tiles of queries, which share
-// what is made of a tile of keys: floats, and k as columns. Backward there are two passes, a tile
-// of keys over all queries and tiles of queries over all keys: the scores are computed twice (7
-// products in place of 5), but no two threads add to one sum. The result does not depend on the
-// number of threads nor on the code path, to the last bit.
+// are never in memory as a whole. Forward, a unit of work is some tiles of queries, which share what
+// is made of a tile of keys: floats, and k as columns. Backward there are two passes, a tile of keys
+// over all queries and tiles of queries over all keys: the scores are computed twice (7 products in
+// place of 5, unless there is one tile of keys), but no two threads add to one sum. The result does
+// not depend on the number of threads nor on the code path, to the last bit.
 
 #include <algorithm>
 #include <array>
@@ -71,6 +71,7 @@ struct Plan {
   std::int64_t groups, members = 1;
   std::array<std::int64_t, 3> own, shared = {1, 1, 1};
   bool few;
+  bool one_pass;  // Backward: all keys are one tile, whose pass has the gradient of q as well.
 
   Plan(const Problem& problem, const Rows& grad_pair_bias, int threads)
       : p(problem), own(problem.slices), few(problem.queries <= kFewQueries) {
@@ -80,6 +81,7 @@ struct Plan {
     padded_dim = up(p.dim, 16) * 16;
     query_tiles = up(p.queries, tile);
     key_tiles = up(p.keys, tile);
+    one_pass = p.tiles == nullptr && key_tiles == 1;
     slices = own[0] * own[1] * own[2];
     if (p.tiles != nullptr) span = 1;
     while (span > 1 && slices * up(query_tiles, span) < 4 * threads && threads > 1) span /= 2;
@@ -191,7 +193,9 @@ void backward_with(const Problem& p, const Gradients& g, const CpuOptions& cpu) 
   run(by_queries, [&](const Worker& w, std::int64_t unit) { w.deltas(g, unit); });
   run(plan.groups * plan.key_tiles,
       [&](const Worker& w, std::int64_t unit) { w.backward_keys(g, unit, sums); });
-  run(by_queries, [&](const Worker& w, std::int64_t unit) { w.backward_queries(g, unit); });
+  if (!plan.one_pass) {
+    run(by_queries, [&](const Worker& w, std::int64_t unit) { w.backward_queries(g, unit); });
+  }
   if (sums != nullptr) Worker::reduce_keys(p, plan, g, sums);
 }
 
