@@ -4,11 +4,11 @@
 // op. cpu_attention_problem.h says what is computed.
 //
 // Work is cut into tiles of 64 queries and 64 keys (or the blocks of a layout), so that the scores
-// are never in memory as a whole. Forward, a unit of work is some tiles of queries, which share what
-// is made of a tile of keys: floats, and k as columns. Backward there are two passes, a tile of keys
-// over all queries and tiles of queries over all keys: the scores are computed twice (7 products in
-// place of 5, unless there is one tile of keys), but no two threads add to one sum. The result does
-// not depend on the number of threads nor on the code path, to the last bit.
+// are never in memory as a whole. Forward, a unit of work is some tiles of queries, which share
+// what is made of a tile of keys: floats, and k as columns. Backward there are two passes, a tile
+// of keys over all queries and tiles of queries over all keys: the scores are computed twice (7
+// products in place of 5, unless there is one tile of keys), but no two threads add to one sum. The
+// result does not depend on the number of threads nor on the code path, to the last bit.
 
 #include <algorithm>
 #include <array>
