@@ -69,8 +69,8 @@ DS_INLINE void dropout_factors_of_64(const DropoutPlan& plan, std::int64_t group
   for (int i = 0; i < 4 * kGroups; i += 8) {
     Halves bits;
     std::memcpy(&bits, words + i, sizeof bits);
-    const std::uint32_t factor = float_bits(plan.factor);
-    const Wide kept = (__builtin_convertvector(bits, Wide) >= plan.threshold) & factor;
+    const auto stays = (Wide)(__builtin_convertvector(bits, Wide) >= Wide{} + plan.threshold);
+    const Wide kept = stays & (Wide{} + float_bits(plan.factor));
     std::memcpy(factors + 2 * i, &kept, sizeof kept);
   }
 }
