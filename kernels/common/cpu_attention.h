@@ -5,10 +5,11 @@
 //
 // Work is cut into tiles of 64 queries and 64 keys (or the blocks of a layout), so that the scores
 // are never in memory as a whole. Forward, a unit of work is some tiles of queries, which share
-// what is made of a tile of keys: floats, and k as columns. Backward there are two passes, a tile
-// of keys over all queries and tiles of queries over all keys: the scores are computed twice (7
-// products in place of 5, unless there is one tile of keys), but no two threads add to one sum. The
-// result does not depend on the number of threads nor on the code path, to the last bit.
+// what is made of a tile of keys: floats, and k as columns. Backward, a unit is a slice (or those
+// that share a gradient of the pair bias). Where those are too few for the threads, or their sums
+// too large, there are two passes, a tile of keys over all queries and tiles of queries over all
+// keys: the scores are computed twice (7 products in place of 5), but no two threads add to one
+// sum. The result does not depend on the number of threads nor on the code path, to the last bit.
 
 #include <algorithm>
 #include <array>
@@ -71,7 +72,9 @@ struct Plan {
   std::int64_t groups, members = 1;
   std::array<std::int64_t, 3> own, shared = {1, 1, 1};
   bool few;
-  bool one_pass;  // Backward: all keys are one tile, whose pass has the gradient of q as well.
+  // Backward: a unit is all keys of a group, and has the gradient of q as well. To the bit the same
+  // as two passes, so it may depend on the threads.
+  bool one_pass;
 
   Plan(const Problem& problem, const Rows& grad_pair_bias, int threads)
       : p(problem), own(problem.slices), few(problem.queries <= kFewQueries) {
@@ -81,7 +84,6 @@ struct Plan {
     padded_dim = up(p.dim, 16) * 16;
     query_tiles = up(p.queries, tile);
     key_tiles = up(p.keys, tile);
-    one_pass = p.tiles == nullptr && key_tiles == 1;
     slices = own[0] * own[1] * own[2];
     if (p.tiles != nullptr) span = 1;
     while (span > 1 && slices * up(query_tiles, span) < 4 * threads && threads > 1) span /= 2;
@@ -96,6 +98,9 @@ struct Plan {
     }
     groups = own[0] * own[1] * own[2];
     members = shared[0] * shared[1] * shared[2];
+    constexpr std::int64_t kMostSums = 1 << 20;
+    const bool busy = groups % threads == 0 || groups >= 3 * threads;
+    one_pass = busy && members * p.queries * padded_dim <= kMostSums;
   }
 
   Slice slice_of(std::int64_t number) const { return slice_at(p.slices, number); }
@@ -191,9 +196,13 @@ void backward_with(const Problem& p, const Gradients& g, const CpuOptions& cpu) 
   };
   const std::int64_t by_queries = plan.slices * plan.query_units;
   run(by_queries, [&](const Worker& w, std::int64_t unit) { w.deltas(g, unit); });
-  run(plan.groups * plan.key_tiles,
-      [&](const Worker& w, std::int64_t unit) { w.backward_keys(g, unit, sums); });
-  if (!plan.one_pass) {
+  if (plan.one_pass) {
+    run(plan.groups,
+        [&](const Worker& w, std::int64_t group) { w.backward_group(g, group, sums); });
+  } else {
+    run(plan.groups * plan.key_tiles, [&](const Worker& w, std::int64_t unit) {
+      w.backward_keys(g, unit / plan.key_tiles, unit % plan.key_tiles, sums);
+    });
     run(by_queries, [&](const Worker& w, std::int64_t unit) { w.backward_queries(g, unit); });
   }
   if (sums != nullptr) Worker::reduce_keys(p, plan, g, sums);

@@ -33,7 +33,7 @@ struct Worker {
   Number *q, *grad, *sum, *k, *kt, *v, *vt, *sum2, *scores, *slopes;
   Number *most, *totals, *delta;        // Of each query; backward, most is lse.
   Number *bias, *one, *kept, *of_keys;  // Of each key.
-  Number* pair;
+  Number *pair, *of_queries;
 
   Worker(const Problem& problem, const attention::Plan& plan_, Number* space, bool backward)
       : p(problem), plan(plan_), tile(plan_.padded_tile), depth(plan_.padded_dim) {
@@ -46,7 +46,7 @@ struct Worker {
     if (!backward) return;
     grad = take(queries * depth), vt = take(panel), sum2 = take(panel), slopes = take(tile * tile);
     delta = take(queries), of_keys = take(tile);
-    pair = space;
+    pair = take(plan.pair_rows * tile), of_queries = space;
   }
   // Whole vectors of queries.
   static std::int64_t queries_of(const attention::Plan& plan) {
@@ -58,7 +58,7 @@ struct Worker {
         2 * queries * depth + 3 * tile * depth + tile * tile + queries * (1 + kPlaces) + 3 * tile;
     if (!backward) return forward;
     return forward + (queries + 3 * tile) * depth + tile * tile + queries + tile +
-           plan.pair_rows * tile;
+           plan.pair_rows * tile + (plan.one_pass ? plan.members * plan.p.queries * depth : 0);
   }
 
   // Rows are far apart, where no processor expects them: without this, what a call takes is mostly
@@ -348,22 +348,11 @@ struct Worker {
     }
   }
 
-  Number* zeros(std::int64_t rows) const {
-    std::fill_n(grad, rows * depth, Number(0));
-    return grad;
-  }
-  DS_TARGET void write_grad_q(const Gradients& g, const attention::Slice& s, std::int64_t i,
-                              Number* rows) const {
-    const std::int64_t count = plan.queries_at(i);
-    multiply_row(rows, count * depth, static_cast<Number>(p.scale));
-    write(g.q, s, i * plan.tile, count, rows);
-  }
-
   // One tile of keys over all queries, of every slice that shares a gradient of the pair bias: what
   // is summed over queries is summed here, by one thread, in order.
-  DS_TARGET void backward_keys(const Gradients& g, std::int64_t unit, Number* key_sums) const {
-    const std::int64_t j = unit % plan.key_tiles, count = plan.keys_at(j);
-    const std::int64_t group = unit / plan.key_tiles;
+  DS_TARGET void backward_keys(const Gradients& g, std::int64_t group, std::int64_t j,
+                               Number* key_sums) const {
+    const std::int64_t count = plan.keys_at(j);
     if (plan.pair_rows > 0) std::fill_n(pair, plan.pair_rows * tile, Number(0));
     attention::Slice s{};
     for (std::int64_t member = 0; member < plan.members; ++member) {
@@ -375,10 +364,7 @@ struct Worker {
       std::fill_n(sum2, tile * depth, Number(0));
       for (const std::int64_t i : plan.query_tiles_of(s, j)) {
         const std::int64_t rows = plan.queries_at(i);
-        if (!plan.sees(i, j)) {
-          if (plan.one_pass) write_grad_q(g, s, i, zeros(rows));
-          continue;
-        }
+        if (!plan.sees(i, j)) continue;
         read_queries(g, s, i * plan.tile, rows);
         probabilities(s, i, j, 0, of_k);
         product<L>(count, depth, rows, scores, 1, tile, grad, depth, sum2, depth, true);
@@ -392,9 +378,8 @@ struct Worker {
           }
         }
         if (plan.one_pass) {
-          // All keys are here, and what was read of the gradients is used.
-          product<L>(rows, depth, count, slopes, tile, 1, of_k.data, of_k.row, grad, depth, false);
-          write_grad_q(g, s, i, grad);
+          Number* to = of_queries + (member * p.queries + i * plan.tile) * depth;
+          product<L>(rows, depth, count, slopes, tile, 1, of_k.data, of_k.row, to, depth, true);
         }
       }
       multiply_row(sum, count * depth, static_cast<Number>(p.scale));
@@ -416,6 +401,18 @@ struct Worker {
   DS_TARGET void add_row(Number* to, const Number* row, std::int64_t columns) const {
     for (std::int64_t c = 0; c < columns; c += L::kWidth) {
       L::store(to + c, L::load(to + c) + L::load(row + c));
+    }
+  }
+
+  // All tiles of keys in order, with the gradient of q: what backward_queries() adds up, in its
+  // order.
+  DS_TARGET void backward_group(const Gradients& g, std::int64_t group, Number* key_sums) const {
+    std::fill_n(of_queries, plan.members * p.queries * depth, Number(0));
+    for (std::int64_t j = 0; j < plan.key_tiles; ++j) backward_keys(g, group, j, key_sums);
+    multiply_row(of_queries, plan.members * p.queries * depth, static_cast<Number>(p.scale));
+    for (std::int64_t member = 0; member < plan.members; ++member) {
+      write(g.q, plan.member_of(group, member), 0, p.queries,
+            of_queries + member * p.queries * depth);
     }
   }
 
