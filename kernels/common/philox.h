@@ -16,6 +16,7 @@ struct Philox {
 };
 
 inline constexpr int kPhiloxRounds = 7;
+inline constexpr std::uint32_t kPhiloxFactor0 = 0xD2511F53u, kPhiloxFactor1 = 0xCD9E8D57u;
 
 struct PhiloxKey {
   std::uint32_t k0, k1;
@@ -41,8 +42,8 @@ DS_HOST_DEVICE inline std::uint64_t philox_product(std::uint32_t a, std::uint32_
 
 DS_HOST_DEVICE inline void philox_round(const PhiloxKey& key, std::uint32_t& c0, std::uint32_t& c1,
                                         std::uint32_t& c2, std::uint32_t& c3) {
-  const std::uint64_t a = philox_product(0xD2511F53u, c0);
-  const std::uint64_t b = philox_product(0xCD9E8D57u, c2);
+  const std::uint64_t a = philox_product(kPhiloxFactor0, c0);
+  const std::uint64_t b = philox_product(kPhiloxFactor1, c2);
   c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ key.k0;
   c1 = static_cast<std::uint32_t>(b);
   c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ key.k1;

@@ -76,6 +76,20 @@ DS_INLINE Vec signed_step(Vec x, Vec s) {
   const uint32x4_t moves = vcagtq_f32(x, vdupq_n_f32(0.0f));  // Neither 0 nor NaN.
   return vbslq_f32(moves, signed_s, x);
 }
+DS_INLINE Vec larger(Vec a, Vec b) {
+  return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+DS_INLINE Vec smaller(Vec a, Vec b) {
+  return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+DS_INLINE Vec add_exponent(Vec x, Vec n) {
+  const uint32x4_t exponent = vshlq_n_u32(vreinterpretq_u32_f32(n), 23);
+  return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(x), exponent));
+}
+DS_INLINE Vec unless_below(Vec x, Vec least, Vec y) {
+  const Vec kept = vbslq_f32(vcltq_f32(x, least), vdupq_n_f32(0.0f), y);
+  return vbslq_f32(vceqq_f32(x, x), kept, x);
+}
 
 }  // namespace ds::neon
 

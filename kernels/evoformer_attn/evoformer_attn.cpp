@@ -80,7 +80,7 @@ void self_test(CpuIsa isa, Comparison& comparison) {
 }  // namespace
 
 void evoformer_attn(const EvoformerProblem& problem, const CpuOptions& cpu) {
-  if (check(problem)) attention::forward(problem_of(problem), cpu);
+  if (check(problem)) attention::forward<true>(problem_of(problem), cpu);
 }
 
 void evoformer_attn_backward(const EvoformerProblem& problem, const EvoformerGradients& gradients,
@@ -99,7 +99,7 @@ void evoformer_attn_backward(const EvoformerProblem& problem, const EvoformerGra
   g.bias_type = static_cast<attention::Real>(gradients.bias_type);
   g.key_bias = rows_of(gradients.bias1);
   g.pair_bias = rows_of(gradients.bias2);
-  attention::backward(problem_of(problem), g, cpu);
+  attention::backward<true>(problem_of(problem), g, cpu);
 }
 
 }  // namespace ds

@@ -1,6 +1,6 @@
-// The CPU optimizers as 64-bit Arm runs them, without torch: neon_test.py compiles this file for
-// that processor. Every conversion of simd.h against the scalar code, and the self-tests of the
-// ops.
+// The CPU optimizers and attention as 64-bit Arm runs them, without torch: neon_test.py compiles
+// this file for that processor. Every conversion of simd.h against the scalar code, and the
+// self-tests of the ops.
 
 #include <cstdio>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include "cpu_adagrad.h"
 #include "cpu_adam.h"
 #include "cpu_lion.h"
+#include "evoformer_attn.h"
 #include "fused_lamb.h"
 #include "half.h"
 #include "simd.h"
@@ -85,6 +86,7 @@ int main() {
   } ops[] = {{"cpu_adagrad", ds_self_test_cpu_adagrad},
              {"cpu_adam", ds_self_test_cpu_adam},
              {"cpu_lion", ds_self_test_cpu_lion},
+             {"evoformer_attn", ds_self_test_evoformer_attn},
              {"fused_lamb", ds_self_test_fused_lamb}};
   for (const auto& op : ops) {
     char detail[200] = "";

@@ -1,4 +1,4 @@
-"""The NEON path of the CPU optimizers: compiled for 64-bit Arm and run by qemu-user. Skips where the
+"""The NEON path of the CPU optimizers and of attention: compiled for 64-bit Arm and run by qemu-user. Skips where the
 cross compiler (g++-aarch64-linux-gnu) or qemu (qemu-user) is not there."""
 
 import concurrent.futures
@@ -12,7 +12,7 @@ import unittest
 KERNELS = pathlib.Path(os.environ["DS_KERNELS_DIR"])
 CXX, QEMU = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 # The kernels of fused_adam and fused_lion are those of cpu_adam and cpu_lion.
-OPS = ("cpu_adagrad", "cpu_adam", "cpu_lion", "fused_lamb")
+OPS = ("cpu_adagrad", "cpu_adam", "cpu_lion", "evoformer_attn", "fused_lamb")
 
 
 @unittest.skipUnless(CXX, "there is no aarch64-linux-gnu-g++")

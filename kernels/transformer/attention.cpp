@@ -1,39 +1,14 @@
-// Attention of a layer on the CPU.
+// Attention of a layer on the CPU: the problem in the words of cpu_attention.h.
 
+#include <cmath>
 #include <vector>
 
 #include "checks.h"
-#include "cpu_isa.h"
-#include "cpu_parallel.h"
-#include "dropout.h"
-#include "half.h"
+#include "cpu_attention.h"
 #include "transformer.h"
 
 namespace ds {
 namespace {
-
-constexpr std::int64_t kKeys = 64;  // Keys whose scores there are at a time.
-
-struct AttentionKernels {
-  void (*forward)(const LayerAttention&, const DropoutPlan&, std::int64_t first, std::int64_t last,
-                  float* scratch);
-  void (*backward)(const LayerAttentionBackward&, const DropoutPlan&, std::int64_t first,
-                   std::int64_t last, float* scratch);
-};
-
-}  // namespace
-}  // namespace ds
-
-#define DS_KERNEL_FILE "attention_kernel.h"
-#include "for_each_isa.h"
-
-namespace ds {
-namespace {
-
-const AttentionKernels& pick(const CpuOptions& cpu, DType dtype) {
-  const CpuIsa isa = resolve_isa(cpu.isa);
-  return DS_ON_PATH(isa, attention_kernels(dtype));
-}
 
 bool check(const char* name, const LayerAttention& call) {
   transformer::check_dropout(name, call.dropout);
@@ -45,32 +20,47 @@ bool check(const char* name, const LayerAttention& call) {
   return true;
 }
 
-// Shares of `units` among threads, each with `floats` of its own.
-template <class Run>
-void for_units(std::int64_t units, std::int64_t bytes, std::int64_t floats, const CpuOptions& cpu,
-               const Run& run) {
-  std::vector<float> scratch(static_cast<std::size_t>(floats * threads_of(cpu)));
-  for_each_share_of_thread(units, 1, bytes, cpu,
-                           [&](int thread, std::int64_t first, std::int64_t last) {
-                             run(first, last, scratch.data() + thread * floats);
-                           });
+// Slices are [batch, heads, 1].
+attention::Rows output_rows(const LayerAttention& call, const void* data) {
+  const std::int64_t token = call.heads * call.head_size;
+  return {const_cast<void*>(data), {call.tokens * token, call.head_size, 0}, token};
+}
+// `which` of q, k and v.
+attention::Rows packed_rows(const LayerAttention& call, const void* data, int which) {
+  constexpr std::int64_t kParts = 3;
+  const std::int64_t part = call.heads * call.head_size;
+  const std::int64_t bytes = call.dtype == DType::f32 ? 4 : 2;
+  char* first = static_cast<char*>(const_cast<void*>(data)) + which * part * bytes;
+  return {first, {call.tokens * kParts * part, call.head_size, 0}, kParts * part};
+}
+// One number a query.
+attention::Rows query_rows(const LayerAttention& call, float* data) {
+  return {data, {call.heads * call.tokens, call.tokens, 0}, 0};
 }
 
-std::int64_t whole_blocks(std::int64_t size) {
-  return (size + 15) / 16 * 16;
+attention::Problem problem_of(const LayerAttention& call) {
+  attention::Problem p;
+  p.slices = {call.batch, call.heads, 1};
+  p.queries = p.keys = call.tokens;
+  p.dim = call.head_size;
+  p.scale = 1.0 / std::sqrt(static_cast<double>(call.head_size));
+  p.type = attention::real_of(call.dtype);
+  p.q = packed_rows(call, call.qkv, 0);
+  p.k = packed_rows(call, call.qkv, 1);
+  p.v = packed_rows(call, call.qkv, 2);
+  const std::int64_t* strides = call.mask_strides;
+  attention::Rows& mask = strides[2] == 0 ? p.key_bias : p.pair_mask;
+  mask = {const_cast<void*>(call.mask), {strides[0], strides[1], 0}, strides[2]};
+  p.dropout = plan_dropout(call.dropout.ratio, call.dropout.source);
+  p.out = output_rows(call, call.out);
+  p.lse = query_rows(call, call.log_sums);
+  return p;
 }
 
 }  // namespace
 
 void layer_attention(const LayerAttention& call, const CpuOptions& cpu) {
-  if (!check("layer_attention", call)) return;
-  const DropoutPlan dropout = plan_dropout(call.dropout);
-  const auto kernel = pick(cpu, call.dtype).forward;
-  for_units(call.batch * call.heads * call.tokens, 16 * call.tokens * call.head_size,
-            2 * whole_blocks(call.head_size) + 2 * kKeys, cpu,
-            [&](std::int64_t first, std::int64_t last, float* scratch) {
-              kernel(call, dropout, first, last, scratch);
-            });
+  if (check("layer_attention", call)) attention::forward<false>(problem_of(call), cpu);
 }
 
 void layer_attention_backward(const LayerAttentionBackward& call, const CpuOptions& cpu) {
@@ -78,14 +68,15 @@ void layer_attention_backward(const LayerAttentionBackward& call, const CpuOptio
   const LayerAttention& forward = call.forward;
   if (!check(kName, forward)) return;
   transformer::check_pointers(kName, {call.grad_out, call.grad_qkv});
-  const DropoutPlan dropout = plan_dropout(forward.dropout);
-  const auto kernel = pick(cpu, forward.dtype).backward;
-  const std::int64_t width = whole_blocks(forward.head_size);
-  for_units(forward.batch * forward.heads, 64 * forward.tokens * forward.tokens * width,
-            (2 * forward.tokens + 3) * width + 2 * kKeys, cpu,
-            [&](std::int64_t first, std::int64_t last, float* scratch) {
-              kernel(call, dropout, first, last, scratch);
-            });
+  std::vector<float> delta(
+      static_cast<std::size_t>(forward.batch * forward.heads * forward.tokens));
+  attention::Gradients g;
+  g.out = output_rows(forward, call.grad_out);
+  g.delta = query_rows(forward, delta.data());
+  g.q = packed_rows(forward, call.grad_qkv, 0);
+  g.k = packed_rows(forward, call.grad_qkv, 1);
+  g.v = packed_rows(forward, call.grad_qkv, 2);
+  attention::backward<false>(problem_of(forward), g, cpu);
 }
 
 }  // namespace ds

@@ -47,8 +47,9 @@ struct AttentionSizes {
   std::int64_t batch, heads, tokens, head_size;
 };
 
-// Forward and backward; of each sequence one query sees nothing.
-inline void test_attention(DType dtype, const AttentionSizes& z, double dropout,
+// Forward and backward; of each sequence one query sees nothing, or, with one row of the mask for
+// all queries, all of the first sequence.
+inline void test_attention(DType dtype, const AttentionSizes& z, double dropout, bool one_row,
                            const CpuOptions& cpu, Comparison& comparison) {
   const std::int64_t size = z.batch * z.tokens * z.heads * z.head_size;
   Numbers qkv(dtype, 3 * size, 1, 1.0), out(dtype, size), grad(dtype, size, 2, 1.0),
@@ -58,6 +59,7 @@ inline void test_attention(DType dtype, const AttentionSizes& z, double dropout,
     for (std::int64_t key = 0; key < z.tokens; ++key) {
       mask.set((b * z.tokens + z.tokens / 2) * z.tokens + key,
                -std::numeric_limits<double>::infinity());
+      if (one_row && b == 0) mask.set(key, -std::numeric_limits<double>::infinity());
     }
   }
   std::vector<float> log_sums(static_cast<std::size_t>(z.batch * z.heads * z.tokens));
@@ -66,7 +68,7 @@ inline void test_attention(DType dtype, const AttentionSizes& z, double dropout,
   call.qkv = qkv.stored.data();
   call.mask = mask.stored.data();
   call.mask_strides[0] = z.tokens * z.tokens;
-  call.mask_strides[2] = z.tokens;
+  call.mask_strides[2] = one_row ? 0 : z.tokens;
   call.out = out.stored.data();
   call.log_sums = log_sums.data();
   call.batch = z.batch;

@@ -22,7 +22,7 @@ inline double* doubles(void* at) {
 
 // What dropout multiplies element i by.
 inline double dropout_factor(const DropoutOptions& options, std::int64_t i) {
-  const DropoutPlan plan = plan_dropout(options);
+  const DropoutPlan plan = plan_dropout(options.ratio, options.source);
   if (plan.threshold == 0) return 1.0;
   const Philox random =
       philox(plan.source.seed, static_cast<std::uint64_t>(i / 8), plan.source.offset);

@@ -57,7 +57,7 @@ void dropout_add(const DropoutAdd& call, const CpuOptions& cpu) {
   check_dropout(kName, call.dropout);
   if (!check_sizes(kName, call.dtype, {call.rows, call.columns})) return;
   check_pointers(kName, {call.x, call.bias, call.residual, call.out});
-  const DropoutPlan dropout = plan_dropout(call.dropout);
+  const DropoutPlan dropout = plan_dropout(call.dropout.ratio, call.dropout.source);
   const auto kernel = pick(cpu, call.dtype).add;
   for_each_share(call.rows, 1, 16 * call.columns, cpu, [&](std::int64_t first, std::int64_t last) {
     kernel(call, dropout, first, last);
@@ -69,7 +69,7 @@ void dropout_backward(const DropoutBackward& call, const CpuOptions& cpu) {
   check_dropout(kName, call.dropout);
   if (!check_sizes(kName, call.dtype, {call.size})) return;
   check_pointers(kName, {call.grad_out, call.grad_x});
-  const DropoutPlan dropout = plan_dropout(call.dropout);
+  const DropoutPlan dropout = plan_dropout(call.dropout.ratio, call.dropout.source);
   const auto kernel = pick(cpu, call.dtype).drop;
   for_each_share(call.size, 1024, 16, cpu, [&](std::int64_t first, std::int64_t last) {
     kernel(call, dropout, first, last);

@@ -12,7 +12,7 @@ void self_test(CpuIsa isa, Comparison& comparison) {
   const CpuOptions cpu{1, isa};
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const double dropout : {0.0, 0.25}) {
-      transformer::test_attention(dtype, {1, 2, 20, 24}, dropout, cpu, comparison);
+      transformer::test_attention(dtype, {1, 2, 20, 24}, dropout, false, cpu, comparison);
       transformer::test_rows(dtype, 3, 41, dropout, cpu, comparison);
     }
     for (const bool from_out : {false, true}) {

@@ -25,7 +25,7 @@ struct DropoutOptions {
 };
 
 // out = dropout(softmax(q·kᵀ / sqrt(head_size) + mask))·v for each head of packed projections. The
-// scores of 64 keys at a time: none of [tokens, tokens] is ever in memory. An element of the
+// scores of a tile at a time: none of [tokens, tokens] is ever in memory. An element of the
 // dropout is ((b·heads + h)·tokens + query)·(tokens rounded up to 8) + key. A row without a score
 // above −infinity gives zeros, and gradients of zero.
 struct LayerAttention {

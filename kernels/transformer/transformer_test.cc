@@ -33,8 +33,10 @@ TEST(Transformer, Attention_and_its_gradients_of_odd_sizes_are_right) {
                                         {1, 2, 64, 64},
                                         {1, 3, 65, 24},
                                         {1, 1, 130, 8}}) {
-      test_attention(dtype, sizes, 0.0, cpu, c);
-      test_attention(dtype, sizes, 0.1, cpu, c);
+      for (const bool one_row : {false, true}) {
+        test_attention(dtype, sizes, 0.0, one_row, cpu, c);
+        test_attention(dtype, sizes, 0.1, one_row, cpu, c);
+      }
     }
   });
 }

@@ -1,78 +1,62 @@
-// Softmax, attention over a cache and rotary embedding on the CPU.
+// Attention over a cache on the CPU: the problem in the words of cpu_attention.h.
 
-#include <cmath>
-#include <vector>
+#include <algorithm>
+#include <string>
 
 #include "checks.h"
-#include "cpu_isa.h"
-#include "cpu_parallel.h"
-#include "half.h"
+#include "cpu_attention.h"
 #include "transformer_inference.h"
-
-namespace ds {
-namespace {
-
-constexpr int kQueries = 4;         // Rows that share the keys they read.
-constexpr std::int64_t kKeys = 64;  // Keys whose scores there are at a time.
-
-struct AttentionKernels {
-  void (*softmax)(const SoftmaxRows&, std::int64_t first, std::int64_t last, float* scratch);
-  void (*attention)(const CachedAttention&, std::int64_t first, std::int64_t last, float* scratch);
-  void (*rotate)(const Rotary&, const float* turns, std::int64_t first, std::int64_t last,
-                 float* scratch);
-};
-
-}  // namespace
-}  // namespace ds
-
-#define DS_KERNEL_FILE "attention_kernel.h"
-#include "for_each_isa.h"
 
 namespace ds {
 namespace {
 
 using transformer_inference::check_pointers;
 using transformer_inference::check_sizes;
+using transformer_inference::check_terms;
 using transformer_inference::refuse;
 
-const AttentionKernels& pick(const CpuOptions& cpu, DType dtype) {
-  const CpuIsa isa = resolve_isa(cpu.isa);
-  return DS_ON_PATH(isa, attention_kernels(dtype));
-}
+// Slices are [batch, heads of the cache, heads that share one]; the last are a slice's queries if
+// each has one, so that a key is read once for all of them.
+attention::Problem problem_of(const CachedAttention& call) {
+  const bool one = call.queries == 1;
+  const std::int64_t share = call.heads / call.kv_heads;
+  const std::int64_t bytes = call.dtype == DType::f32 ? 4 : 2;
+  // Of a single query, which is the last of the keys, a window is where the keys begin.
+  const std::int64_t window = call.terms.window;
+  const std::int64_t hidden = one && window > 0 ? std::max<std::int64_t>(call.keys - window, 0) : 0;
 
-// Shares of `units` among threads, each with `floats` of its own, in whole blocks.
-template <class Run>
-void for_units(std::int64_t units, std::int64_t bytes, std::int64_t floats, const CpuOptions& cpu,
-               const Run& run) {
-  const std::int64_t own = (floats + 15) / 16 * 16;
-  std::vector<float> scratch(static_cast<std::size_t>(own * threads_of(cpu)));
-  for_each_share_of_thread(units, 1, bytes, cpu,
-                           [&](int thread, std::int64_t first, std::int64_t last) {
-                             run(first, last, scratch.data() + thread * own);
-                           });
-}
+  const auto rows_of = [&](const void* data, const HeadStrides& s) -> attention::Rows {
+    return {const_cast<void*>(data),
+            {s.batch, s.head * share, one ? 0 : s.head},
+            one ? s.head : s.token};
+  };
+  const auto behind = [&](const void* data, std::int64_t elements) -> void* {
+    if (data == nullptr) return nullptr;
+    return static_cast<char*>(const_cast<void*>(data)) + elements * bytes;
+  };
+  const auto cache_of = [&](const void* data, const HeadStrides& s) -> attention::Rows {
+    return {behind(data, hidden * s.token), {s.batch, s.head, 0}, s.token};
+  };
 
-void check_terms(const char* function, const ScoreTerms& terms) {
-  if (terms.window < 0) refuse(function, "window is negative");
+  attention::Problem p;
+  p.slices = {call.batch, call.kv_heads, one ? 1 : share};
+  p.queries = one ? share : call.queries;
+  p.keys = call.keys - hidden;
+  p.dim = call.head_size;
+  p.scale = call.scale;
+  p.type = attention::real_of(call.dtype);
+  p.q = rows_of(call.query, call.query_strides);
+  p.k = cache_of(call.key, call.key_strides);
+  p.v = cache_of(call.value, call.value_strides);
+  p.pair_bias = rows_of(behind(call.terms.alibi, hidden), call.terms.alibi_strides);
+  p.pair_mask = rows_of(behind(call.terms.mask, hidden), call.terms.mask_strides);
+  p.causal = !one && call.terms.causal;
+  p.window = one ? 0 : window;
+  p.out = rows_of(call.out, call.out_strides);
+  return p;
 }
 
 }  // namespace
-
-void softmax_rows(const SoftmaxRows& call, const CpuOptions& cpu) {
-  constexpr const char* kName = "softmax_rows";
-  check_terms(kName, call.terms);
-  if (!check_sizes(kName, {call.batch, call.heads, call.queries, call.keys})) return;
-  check_pointers(kName, call.dtype,
-                 {{"scores", call.scores, false},
-                  {"out", call.out, false},
-                  {"mask", call.terms.mask, true},
-                  {"alibi", call.terms.alibi, true}});
-  const auto kernel = pick(cpu, call.dtype).softmax;
-  for_units(call.batch * call.heads * call.queries, 16 * call.keys, call.keys, cpu,
-            [&](std::int64_t first, std::int64_t last, float* scratch) {
-              kernel(call, first, last, scratch);
-            });
-}
 
 void cached_attention(const CachedAttention& call, const CpuOptions& cpu) {
   constexpr const char* kName = "cached_attention";
@@ -91,50 +75,7 @@ void cached_attention(const CachedAttention& call, const CpuOptions& cpu) {
                   {"out", call.out, false},
                   {"mask", call.terms.mask, true},
                   {"alibi", call.terms.alibi, true}});
-  const auto kernel = pick(cpu, call.dtype).attention;
-  const std::int64_t width = (call.head_size + 15) / 16 * 16;
-  const std::int64_t units = call.batch * call.heads * ((call.queries + kQueries - 1) / kQueries);
-  for_units(units, 16 * (call.keys + 1) * call.head_size, kQueries * (2 * width + kKeys), cpu,
-            [&](std::int64_t first, std::int64_t last, float* scratch) {
-              kernel(call, first, last, scratch);
-            });
-}
-
-void rotary(const Rotary& call, const CpuOptions& cpu) {
-  constexpr const char* kName = "rotary";
-  if (call.rotary_dim < 0 || call.rotary_dim % 2 != 0 || call.rotary_dim > call.head_size) {
-    refuse(kName, "rotary_dim must be even and at most the head's " +
-                      std::to_string(call.head_size) + " elements (it is " +
-                      std::to_string(call.rotary_dim) + ")");
-  }
-  if (!(call.theta > 0.0)) refuse(kName, "theta must be positive");
-  if (!check_sizes(kName, {call.batch, call.heads, call.tokens, call.rotary_dim})) return;
-  check_pointers(kName, call.dtype, {{"x", call.x, false}});
-  const std::int64_t dim = call.rotary_dim, pairs = dim / 2;
-  const std::int64_t rows = call.positions == nullptr ? call.tokens : call.batch * call.tokens;
-  std::vector<float> turns(static_cast<std::size_t>(rows * dim));
-  std::vector<double> speeds(static_cast<std::size_t>(pairs));
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    speeds[static_cast<std::size_t>(p)] =
-        std::pow(call.theta, -2.0 * static_cast<double>(p) / static_cast<double>(dim));
-  }
-  for_each_share(rows, 1, 64 * dim, cpu, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first; row < last; ++row) {
-      const auto position =
-          static_cast<double>(call.positions == nullptr ? call.offset + row : call.positions[row]);
-      float* to = turns.data() + row * dim;
-      for (std::int64_t p = 0; p < pairs; ++p) {
-        const double angle = position * speeds[static_cast<std::size_t>(p)];
-        to[p] = static_cast<float>(std::cos(angle));
-        to[pairs + p] = static_cast<float>(std::sin(angle));
-      }
-    }
-  });
-  const auto kernel = pick(cpu, call.dtype).rotate;
-  for_units(call.batch * call.heads * call.tokens, 16 * dim, dim, cpu,
-            [&](std::int64_t first, std::int64_t last, float* scratch) {
-              kernel(call, turns.data(), first, last, scratch);
-            });
+  attention::forward<false>(problem_of(call), cpu);
 }
 
 }  // namespace ds

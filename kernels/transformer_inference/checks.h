@@ -49,4 +49,8 @@ inline void check_pointers(const char* function, DType dtype,
   }
 }
 
+inline void check_terms(const char* function, const ScoreTerms& terms) {
+  if (terms.window < 0) refuse(function, "window is negative");
+}
+
 }  // namespace ds::transformer_inference

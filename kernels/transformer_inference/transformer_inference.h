@@ -131,7 +131,7 @@ struct SoftmaxRows {
 };
 DS_EXPORT void softmax_rows(const SoftmaxRows& call, const CpuOptions& cpu);
 
-// out = softmax(query·keyᵀ · scale + alibi + mask) · value, the scores of 64 keys at a time: none
+// out = softmax(query·keyᵀ · scale + alibi + mask) · value, the scores of a tile at a time: none
 // of [queries, keys] is ever in memory. heads / kv_heads heads in a row share one head of the
 // cache.
 struct CachedAttention {

@@ -80,6 +80,8 @@ TEST(TransformerInference, Attention_of_odd_sizes_with_all_its_terms_is_right) {
                                         {1, 4, 2, 7, 7, 20},
                                         {1, 3, 1, 66, 130, 40},
                                         {1, 2, 2, 5, 64, 128},
+                                        {2, 6, 2, 1, 130, 40},
+                                        {1, 8, 1, 1, 70, 16},
                                         {1, 2, 1, 3, 200, 1}}) {
       test_attention(dtype, sizes, false, 0, cpu, c);
       test_attention(dtype, sizes, true, 0, cpu, c);
