@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "fork_generation.h"
 #include "worker.h"
 
 namespace ds {
@@ -104,7 +105,7 @@ class AsyncIo : public JobListener {
 
   ~AsyncIo() override { stop(); }
 
-  bool is_of_this_process() const { return getpid() == pid_; }
+  bool is_of_this_process() const { return fork_generation() == generation_; }
 
   AsyncIoEngine engine() const { return engine_; }
   const std::string& reason() const { return reason_; }
@@ -255,6 +256,7 @@ class AsyncIo : public JobListener {
       }
     }
     job->request = std::move(request);
+    job->asked = files_.ask();
     return job;
   }
 
@@ -275,7 +277,7 @@ class AsyncIo : public JobListener {
   }
 
   const AsyncIoOptions options_;
-  const pid_t pid_ = getpid();
+  const unsigned generation_ = fork_generation();
   AsyncIoEngine engine_ = AsyncIoEngine::automatic;
   std::string reason_;
   FileCache files_;

@@ -3,7 +3,6 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <torch/types.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "async_io.h"
+#include "fork_generation.h"
 
 namespace ds {
 namespace {
@@ -173,13 +173,13 @@ class AsyncIoObject : public torch::CustomClassHolder {
 AsyncIo& shared_io() {
   struct Shared {
     AsyncIo* io;
-    pid_t process;
+    unsigned generation;
   };
   static std::atomic<Shared*> shared{nullptr};
   Shared* found = shared.load();
-  if (found != nullptr && found->process == getpid()) return *found->io;
+  if (found != nullptr && found->generation == fork_generation()) return *found->io;
   AsyncIoPtr io(with_torch_errors([] { return async_io_open({}); }));
-  auto made = std::make_unique<Shared>(Shared{io.get(), getpid()});
+  auto made = std::make_unique<Shared>(Shared{io.get(), fork_generation()});
   // If not, then another thread of this process was faster.
   if (!shared.compare_exchange_strong(found, made.get())) return *found->io;
   made.release();

@@ -155,8 +155,16 @@ void File::reserve(std::int64_t begin, std::int64_t end) {
   }
 }
 
-std::shared_ptr<File> FileCache::get(const std::string& path, bool write, bool direct) {
+FoundFile FileCache::get(const std::string& path, bool write, bool direct, std::uint64_t asked) {
   const std::string key = (write ? "w" : "r") + path;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = entries_.find(key); it != entries_.end() && it->second.looked_up >= asked) {
+      it->second.used = std::chrono::steady_clock::now();
+      return {it->second.file, it->second.size};
+    }
+  }
+  const std::uint64_t looked_up = asked_.load(std::memory_order_acquire);
   struct stat now {};
   const bool exists = ::stat(path.c_str(), &now) == 0;
   if (exists) refuse_what_has_no_offsets(path, now.st_mode);
@@ -165,8 +173,14 @@ std::shared_ptr<File> FileCache::get(const std::string& path, bool write, bool d
     const std::lock_guard lock(mutex_);
     if (const auto it = entries_.find(key); it != entries_.end()) {
       if (exists && it->second.file->is(now.st_dev, now.st_ino)) {
-        it->second.used = std::chrono::steady_clock::now();
-        return it->second.file;
+        Entry& entry = it->second;
+        entry.used = std::chrono::steady_clock::now();
+        // Another thread may have looked later.
+        if (entry.looked_up < looked_up) {
+          entry.looked_up = looked_up;
+          entry.size = S_ISREG(now.st_mode) ? now.st_size : entry.file->size();
+        }
+        return {entry.file, entry.size};
       }
       closed.push_back(std::move(it->second.file));
       entries_.erase(it);
@@ -190,8 +204,9 @@ std::shared_ptr<File> FileCache::get(const std::string& path, bool write, bool d
     closed.push_back(std::move(oldest->second.file));
     entries_.erase(oldest);
   }
-  entries_[key] = {file, std::chrono::steady_clock::now()};
-  return file;
+  const std::int64_t size = file->size();
+  entries_[key] = {file, std::chrono::steady_clock::now(), looked_up, size};
+  return {file, size};
 }
 
 void FileCache::forget(const File& file) {

@@ -62,13 +62,21 @@ class File {
   std::atomic<int> buffered_fd_{-1};
 };
 
+struct FoundFile {
+  std::shared_ptr<File> file;
+  std::int64_t size;  // When the name was looked up.
+};
+
 // Any thread.
 class FileCache {
  public:
-  // The path is looked up each time: an entry counts only if it is the file of that name now. It
-  // cannot be another file with the same number, because as long as we have it open its number is
-  // taken.
-  std::shared_ptr<File> get(const std::string& path, bool write, bool direct);
+  // When an operation is submitted: which look-ups of a name are late enough for it.
+  std::uint64_t ask() { return asked_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  // The path is looked up for all operations on it that were submitted before: what the name was at
+  // some moment between the beginning and the end of an operation is right for it. An entry counts
+  // only if it is the file of that name then. It cannot be another file with the same number,
+  // because as long as we have it open its number is taken.
+  FoundFile get(const std::string& path, bool write, bool direct, std::uint64_t asked);
   void forget(const File& file);
   // Closes what was not used for `idle` (and is not in use); true if something is left.
   bool close_idle(std::chrono::milliseconds idle);
@@ -77,8 +85,11 @@ class FileCache {
   struct Entry {
     std::shared_ptr<File> file;
     std::chrono::steady_clock::time_point used;
+    std::uint64_t looked_up;  // Good for what asked up to then.
+    std::int64_t size;
   };
 
+  std::atomic<std::uint64_t> asked_{0};
   // Calls the destructors of files without the lock: closing may take long.
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;  // "r" or "w" and the path.

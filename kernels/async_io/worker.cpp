@@ -18,6 +18,9 @@ constexpr std::size_t kBounces = 16;
 constexpr std::size_t kBounceAlign = std::size_t{64} << 10;
 // EAGAIN from a file is the kernel being short of something.
 constexpr int kAttempts = 10'000;
+// So many operations are handed to the kernel at once, although more may follow: while the rest is
+// prepared the device works on them.
+constexpr int kSentAtOnce = 4;
 // A file that grows by less is not worth a system call to reserve room for it.
 constexpr std::int64_t kReserve = std::int64_t{1} << 20;
 
@@ -100,6 +103,7 @@ void Worker::work(JobQueue& queue) {
     refill(queue);
     if (busy_ == 0) return;
     completions_.clear();
+    unsent_ = 0;
     backend_->wait_some(completions_);
     for (const Completion& one : completions_) {
       ended(*static_cast<Slot*>(one.io), one.result);
@@ -147,16 +151,22 @@ void Worker::refill(JobQueue& queue) {
     }
     // What is started may be done in this very call (a file system without asynchronous
     // operations); in the meantime the others see what is in the queue.
-    if (options_.single_submit || options_.threads > 1) backend_->flush();
+    if (options_.single_submit || options_.threads > 1) flush();
   }
 }
 
 // Opens the file and settles how it is cut.
 void Worker::prepare(Job& job) {
   const AsyncIoRequest& request = job.request;
-  if (job.file == nullptr) job.file = files_.get(request.path, request.write, options_.direct);
+  std::int64_t size = 0;
+  if (job.file != nullptr) {
+    size = job.file->size();
+  } else {
+    FoundFile found = files_.get(request.path, request.write, options_.direct, job.asked);
+    job.file = std::move(found.file);
+    size = found.size;
+  }
   File& file = *job.file;
-  const std::int64_t size = file.size();
   if (!request.write && job.end() > size) throw too_short(job, request.offset, job.end(), size);
   const std::int64_t align = file.align();
   const auto round_up = [&](std::int64_t bytes) { return (bytes + align - 1) / align * align; };
@@ -228,6 +238,12 @@ void Worker::send(Slot& slot) {
   slot.offset = slot.cut.io_begin + slot.done;
   slot.length = static_cast<std::uint32_t>(slot.cut.io_end - slot.cut.io_begin - slot.done);
   backend_->start(slot);
+  if (++unsent_ >= kSentAtOnce) flush();
+}
+
+void Worker::flush() {
+  unsent_ = 0;
+  backend_->flush();
 }
 
 void Worker::ended(Slot& slot, std::int64_t result) {

@@ -31,6 +31,7 @@ struct Job {
   CutRules rules{};
   std::int64_t position =
       0;  // In the file, of what is not started yet; whoever took the job moves it.
+  std::uint64_t asked = 0;  // FileCache::ask() when it was submitted.
   bool prepared = false;
   bool retried = false;  // Once more after descriptors were made free.
 
@@ -99,6 +100,7 @@ class Worker {
   bool start_blocks(const std::shared_ptr<Job>& job);  // True if the job has more.
   void begin(Slot& slot);
   void send(Slot& slot);  // What is not done yet of it.
+  void flush();
   void ended(Slot& slot, std::int64_t result);
   void give_up(Slot& slot, int code, const std::string& why = "");
   void finish(Slot& slot);
@@ -120,6 +122,7 @@ class Worker {
   std::vector<char*> free_bounce_;
   std::size_t bounce_count_ = 0;
   std::vector<Completion> completions_;
+  int unsent_ = 0;  // Started since the last flush.
 };
 
 }  // namespace ds

@@ -55,10 +55,14 @@ int run(char** arguments) {
     std::vector<std::int64_t> blocks(static_cast<std::size_t>(bytes / options.block_size));
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), std::minstd_rand(1));
+    // fio's memory: a buffer for each operation in flight, so that as much of it is in the caches.
+    // What is written from a buffer or read into it does not matter here.
+    const std::int64_t depth = options.queue_depth;
+    std::int64_t next = 0;
     for (std::int64_t block : blocks) {
       request.offset = block * options.block_size;
       request.size = options.block_size;
-      request.data = memory + request.offset;
+      request.data = memory + (next++ % depth) * options.block_size;
       ds::async_io_submit(*io, request);
     }
   } else {

@@ -23,6 +23,7 @@ import importlib
 import importlib.util
 import json
 import os
+import random
 import statistics
 import time
 
@@ -34,7 +35,8 @@ SCALE = 1024.0
 
 
 def measure(functions, seconds):
-    """Median seconds of each function, called in turns for about `seconds` each."""
+    """Median seconds of each function, called in turns for about `seconds` each. In another order in
+    each round, and once more before it is timed: what a cache holds is left by the one before."""
     once = {}
     for name, function in functions.items():
         function()
@@ -44,8 +46,11 @@ def measure(functions, seconds):
     rounds = max(5, min(200, int(seconds * len(functions) / sum(once.values()))))
     inner = {name: max(1, int(2e-4 / max(t, 1e-7))) for name, t in once.items()}
     times = {name: [] for name in functions}
+    order, rng = list(functions.items()), random.Random(1)
     for _ in range(rounds):
-        for name, function in functions.items():
+        rng.shuffle(order)
+        for name, function in order:
+            function()
             start = time.perf_counter()
             for _ in range(inner[name]):
                 function()

@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -66,8 +64,6 @@ int ended_by_descriptor([[maybe_unused]] std::int32_t pid) {
 #endif
 }
 
-std::atomic<unsigned> generation{0};
-
 }  // namespace
 
 ProcessIdentity this_process() {
@@ -86,13 +82,6 @@ bool has_ended(const ProcessIdentity& process) {
   // The descriptor knows better than the state, which is that of the first thread only.
   if (ended < 0 && (now.state == 'Z' || now.state == 'X')) return true;
   return process.start_time != 0 && now.start_time != process.start_time;
-}
-
-unsigned fork_generation() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-  (void)registered;
-  return generation.load(std::memory_order_relaxed);
 }
 
 }  // namespace ds

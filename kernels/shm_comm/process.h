@@ -18,7 +18,4 @@ ProcessIdentity this_process();
 // False for one in another pid namespace, of which nothing can be known.
 bool has_ended(const ProcessIdentity& process);
 
-// Goes up in a child of fork().
-unsigned fork_generation();
-
 }  // namespace ds

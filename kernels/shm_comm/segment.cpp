@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "fork_generation.h"
+
 namespace ds {
 namespace {
 
