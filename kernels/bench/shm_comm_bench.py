@@ -39,7 +39,7 @@ def rank_main(rank, arguments, name, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                       LOCAL_SIZE=str(arguments.ranks))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=arguments.ranks)
-    torch.ops.load_library(f"{arguments.build}/kernels/ds_shm_comm/libds_shm_comm.so")
+    torch.ops.load_library(f"{arguments.build}/ds_shm_comm/libds_shm_comm.so")
     group = torch.ops.ds.shm_comm_open(name, rank, arguments.ranks, timeout=300.0)
     ours = torch.ops.ds.shm_comm_all_reduce_
     calls = {"shm_comm": lambda x: ours(x, group), "gloo": torch.distributed.all_reduce}
@@ -83,7 +83,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.deepspeed:
         compile_deepspeed(arguments.deepspeed)  # Once, before there are ranks.
-    torch.ops.load_library(f"{arguments.build}/kernels/ds_shm_comm/libds_shm_comm.so")
+    torch.ops.load_library(f"{arguments.build}/ds_shm_comm/libds_shm_comm.so")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
